@@ -1,0 +1,44 @@
+"""Where an engine lives is a backend's secret: the page and the shell submit a Plan and read messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kshipra.types import Failed, Loading, Message, ModelChoice, Plan, Ready
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """A device that a person may pick, or, with a reason, may not."""
+
+    name: str  # "cpu", "cuda", "mps"
+    label: str  # what it is here: "cpu, 2 threads"
+    unavailable: str | None = None  # one sentence
+
+
+class Run(Protocol):
+    """One submitted plan. Its messages come in order; `Ended` is always the last."""
+
+    def messages(self, timeout_s: float) -> list[Message]:
+        """All that arrived since the last call; waits up to `timeout_s` for the first, and may return none."""
+
+    def stop(self) -> None:
+        """Ask it to end: within two steps when it decodes. More than once is as good as once."""
+
+
+class Backend(Protocol):
+    def submit(self, plan: Plan) -> Run:
+        """Queue `plan`. Raises KshipraError at once for a plan out of its limits or a full queue."""
+
+    def preload(self, choice: ModelChoice) -> Run:
+        """Load a model without running anything: messages are Loading, then Ready or Failed, then Ended."""
+
+    def model(self) -> Ready | Loading | Failed | None:
+        """What the backend has loaded, is loading or failed to load last; None before the first."""
+
+    def devices(self) -> tuple[DeviceChoice, ...]:
+        """Every device that Kshipra knows, those that are missing with the reason."""
+
+    def close(self) -> None:
+        """End what runs and give the model's memory back."""

@@ -1,0 +1,112 @@
+"""Fold a run's events into its result, and results into a comparison: every definition of a number stands here once.
+
+* new token: produced by the model, the end token included; pads and finished rows never.
+* TTFT of a row: from the run's start to its first token, so a row that waits for its turn has a long one. A run's
+  TTFT is its first row's: when something first appears.
+* prefill: the passes that take prompt tokens for the first time. A pass without cache that runs the prompt again
+  to get a later token counts as decode, so that rates compare like with like.
+* decode rate: new tokens after each row's first / time of the decode passes. End-to-end: new tokens / wall time.
+* a rate without a positive denominator is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kshipra.types import FinishReason, Latency, NewToken, Request, RowResult, RunResult, StepEvent
+
+
+def rate(amount: float, time_s: float) -> float | None:
+    """`amount / time_s`, or None where that means nothing."""
+    return amount / time_s if time_s > 0 and amount > 0 else None
+
+
+def latency(times_s: Sequence[float]) -> Latency:
+    """Percentiles (linear between neighbours) of pass times in seconds."""
+    if not times_s:
+        return Latency(None, None, None)
+    return Latency(*(float(value) for value in np.percentile(times_s, (50, 90, 99))))
+
+
+def _row_result(request: Request, tokens: list[tuple[float, NewToken]]) -> RowResult:
+    reason: FinishReason | None = tokens[-1][1].finish_reason if tokens else None
+    if reason is None:  # nothing said how it ended: nothing was asked for, or it was cut short
+        reason = "length" if request.params.max_new_tokens == 0 else "cancelled"
+    return RowResult(
+        text="".join(token.text for _, token in tokens),
+        token_ids=tuple(token.id for _, token in tokens),
+        prompt_tokens=len(request.prompt_ids),
+        new_tokens=len(tokens),
+        finish_reason=reason,
+        ttft_s=tokens[0][0] if tokens else None,
+        seed=request.params.seed if request.params.temperature > 0 else None,
+    )
+
+
+def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) -> RunResult:
+    """The RunResult of all `events` so far; a row without a last token was cancelled."""
+    steps = tuple(events)
+    tokens: dict[int, list[tuple[float, NewToken]]] = {request.row: [] for request in requests}
+    for step in steps:
+        for token in step.new_tokens:
+            tokens[token.row].append((step.at_s, token))
+    rows = tuple(_row_result(request, tokens[request.row]) for request in requests)
+    decode_s = [step.elapsed_s for step in steps if step.phase == "decode"]
+    prefill_s = [step.elapsed_s for step in steps if step.phase == "prefill"]
+    new_tokens = sum(row.new_tokens for row in rows)
+    firsts = [row.ttft_s for row in rows if row.ttft_s is not None]
+    peaks = [step.peak_extra_bytes for step in steps if step.peak_extra_bytes is not None]
+    wall_s = steps[-1].at_s if steps else 0.0
+    return RunResult(
+        mode=mode,
+        rows=rows,
+        wall_s=wall_s,
+        ttft_s=min(firsts) if firsts else None,
+        prefill_s=sum(prefill_s) if prefill_s else None,
+        decode_tok_per_s=rate(new_tokens - len(firsts), sum(decode_s)),
+        end_to_end_tok_per_s=rate(new_tokens, wall_s),
+        step_latency_s=latency(decode_s),
+        forward_passes=len(steps),
+        new_tokens=new_tokens,
+        pad_tokens=sum(step.pad_tokens for step in steps),
+        kv_bytes=max((step.kv_bytes for step in steps), default=0),
+        kv_held_bytes=max((step.kv_held_bytes for step in steps), default=0),
+        peak_extra_bytes=max(peaks) if peaks else None,
+        memory_method=steps[-1].memory_method if steps else "",
+        steps=steps,
+    )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two runs of the same prompts first part: the row, the position among its new tokens, and both ids
+    (None where one run ended earlier)."""
+
+    row: int
+    position: int
+    first_id: int | None
+    second_id: int | None
+
+
+def first_difference(first: RunResult, second: RunResult) -> Difference | None:
+    """The earliest differing new token of the first row that differs, or None where all ids are identical."""
+    for row, (one, other) in enumerate(zip(first.rows, second.rows, strict=True)):
+        if one.token_ids == other.token_ids:
+            continue
+        shared = min(len(one.token_ids), len(other.token_ids))
+        position = next((i for i in range(shared) if one.token_ids[i] != other.token_ids[i]), shared)
+
+        def at(ids: tuple[int, ...], position: int = position) -> int | None:
+            return ids[position] if position < len(ids) else None
+
+        return Difference(row, position, at(one.token_ids), at(other.token_ids))
+    return None
+
+
+def speed_up(result: RunResult, reference: RunResult) -> float | None:
+    """How many times the reference's end-to-end rate; None where either is undefined."""
+    ours, theirs = result.end_to_end_tok_per_s, reference.end_to_end_tok_per_s
+    return ours / theirs if ours and theirs else None

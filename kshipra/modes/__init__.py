@@ -1,0 +1,21 @@
+"""The ways of generating, in the order in which they are shown. A new mode is one file and one line here."""
+
+from __future__ import annotations
+
+from kshipra.errors import InputError
+from kshipra.modes import kv_cache, no_cache, static_batch
+from kshipra.modes.base import Mode
+
+MODES: tuple[Mode, ...] = (
+    no_cache.MODE,
+    kv_cache.MODE,
+    static_batch.MODE,
+)
+
+
+def mode_named(name: str) -> Mode:
+    """The mode of that name; InputError names those there are."""
+    for mode in MODES:
+        if mode.name == name:
+            return mode
+    raise InputError(f"Mode {name!r:.40} is not one of {', '.join(mode.name for mode in MODES)}.")

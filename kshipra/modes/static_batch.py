@@ -1,0 +1,26 @@
+"""Static batch: all prompts in one left-padded tensor, so that a step reads the weights once for all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kshipra.modes.base import Mode
+from kshipra.types import StepEvent
+
+if TYPE_CHECKING:
+    from kshipra.engine.job import Job
+
+
+def static_batch(job: Job) -> Iterator[StepEvent]:
+    batch = job.batch(job.requests, cached=True)
+    while batch.running:
+        yield job.step(batch)
+
+
+MODE = Mode(
+    "static_batch",
+    "Batched",
+    "All prompts at once, padded on the left to one length; a step reads the weights once for every row.",
+    static_batch,
+)

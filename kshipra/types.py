@@ -1,0 +1,278 @@
+"""The vocabulary of Kshipra: frozen values of plain Python that every module speaks. Knows nothing of torch.
+
+Units are in the names (`_s` seconds, `_bytes`, `_tokens`); an unknown number is None, never NaN or infinity.
+Every value here pickles and becomes JSON through `plain`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kshipra.errors import InputError
+
+FinishReason = Literal["stop", "length", "context", "cancelled"]
+Phase = Literal["prefill", "decode"]
+
+
+def plain(value: Any) -> Any:
+    """`value` as dicts, lists, strings and finite numbers: what a strict JSON parser takes back."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _require_number(name: str, value: Any, low: float, high: float, kind: type = float) -> None:
+    """Refuse what is not a number of `kind` in [low, high]; NaN is in no range."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is int:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:
+        what = "a whole number" if kind is int else "a number"
+        upper = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+        raise InputError(f"{name} must be {what} {upper}, not {value!r:.40}.")
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How a row's next token is chosen and when the row ends.
+
+    temperature 0 is greedy; top_k 0 and top_p 1.0 are off; `seed=None` draws a fresh one, which the result shows.
+    A row's draws depend on its own seed only, so rows with one seed and one prompt give one text.
+    Raises InputError for a value out of its range.
+    """
+
+    max_new_tokens: int = 32
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        _require_number("max_new_tokens", self.max_new_tokens, 0, 10**6, int)
+        _require_number("temperature", self.temperature, 0, 100)
+        _require_number("top_k", self.top_k, 0, math.inf, int)
+        _require_number("top_p", self.top_p, 0, 1)
+        _require_number("repetition_penalty", self.repetition_penalty, 0.01, 100)
+        if self.seed is not None:
+            _require_number("seed", self.seed, 0, 2**63 - 1, int)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if not all(isinstance(text, str) and text for text in stop):
+            raise InputError("stop must be texts of at least one character.")
+        object.__setattr__(self, "stop", stop)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One row of a run: the ids that go in, and the parameters with their seed settled."""
+
+    row: int
+    prompt: str
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """A token that the model produced. `text` is what may be shown now: "" while a character is unfinished."""
+
+    row: int
+    id: int
+    text: str
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """One forward pass with sampling, measured once.
+
+    `rows` are the requests that took part; `processed_tokens` the real tokens that went in and `pad_tokens` the
+    columns that were computed for nothing. `elapsed_s` lasts until the new ids are on the host, and `at_s` is the
+    run's own clock at that moment: it stands still while nobody asks for the next event. `kv_bytes` are the
+    stored columns, `kv_held_bytes` the whole tensors. `peak_extra_bytes` is the highest so far above the baseline.
+    """
+
+    index: int
+    phase: Phase
+    rows: tuple[int, ...]
+    new_tokens: tuple[NewToken, ...]
+    processed_tokens: int
+    pad_tokens: int
+    elapsed_s: float
+    at_s: float
+    kv_bytes: int
+    kv_held_bytes: int
+    resident_bytes: int
+    peak_extra_bytes: int | None
+    memory_method: str
+    flops: int
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Percentiles of the decode passes' time, seconds; None where there was no such pass."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True)
+class RowResult:
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    new_tokens: int
+    finish_reason: FinishReason
+    ttft_s: float | None
+    seed: int | None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to; `kshipra.metrics.fold` says how each number follows from the steps."""
+
+    mode: str
+    rows: tuple[RowResult, ...]
+    wall_s: float
+    ttft_s: float | None
+    prefill_s: float | None
+    decode_tok_per_s: float | None
+    end_to_end_tok_per_s: float | None
+    step_latency_s: Latency
+    forward_passes: int
+    new_tokens: int
+    pad_tokens: int
+    kv_bytes: int
+    kv_held_bytes: int
+    peak_extra_bytes: int | None
+    memory_method: str
+    steps: tuple[StepEvent, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Strict JSON: no NaN, no infinity; unknown is null."""
+        return plain(self)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The shape of a model: what costs follow from. `context` is None where positions have no limit."""
+
+    name: str
+    family: str
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    width: int
+    vocabulary: int
+    context: int | None
+    parameters: int  # shared weights counted once
+    block_parameters: int  # those of the layers' matrices, which every token passes
+    dtype: str = "float32"
+    dtype_bytes: int = 4
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way of generating that a person can pick: a mode of an engine, with a letter, a name and a sentence."""
+
+    key: str
+    letter: str
+    label: str
+    sentence: str
+    mode: str
+    weights: str = "native"
+    execution: str = "eager"
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """Which engine a run asks for."""
+
+    model: str
+    device: str = "auto"
+    dtype: str = "auto"
+    weights: str = "native"
+    execution: str = "eager"
+    implementation: str = "auto"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a visitor asks for with Run: every recipe takes the same prompts and parameters, one after another."""
+
+    choice: ModelChoice
+    prompts: tuple[str, ...]
+    recipes: tuple[str, ...]
+    params: SamplingParams
+    chat: bool = False
+
+
+# What a backend tells while it works on a plan: a stream of these, `Ended` always last.
+
+
+@dataclass(frozen=True)
+class Queued:
+    place: int  # runs that go before this one
+
+
+@dataclass(frozen=True)
+class Loading:
+    what: str  # "Fetching smollm2-135m-instruct", ...
+    done: int | None = None
+    total: int | None = None  # bytes, where known
+
+
+@dataclass(frozen=True)
+class Ready:
+    spec: ModelSpec
+    device: str
+    threads: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True)
+class Started:
+    recipe: str
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True)
+class Stepped:
+    recipe: str
+    event: StepEvent
+
+
+@dataclass(frozen=True)
+class Finished:
+    recipe: str
+    result: RunResult
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Failed:
+    sentence: str
+    recipe: str | None = None
+    result: RunResult | None = None  # what there was before the failure
+
+
+@dataclass(frozen=True)
+class Ended:
+    stopped: bool = False
+
+
+Message = Queued | Loading | Ready | Started | Stepped | Finished | Failed | Ended
