@@ -1,0 +1,69 @@
+"""Which devices there are, what they are called, and how to wait for one."""
+
+from __future__ import annotations
+
+import torch
+
+from kshipra import machine
+from kshipra.backends.base import DeviceChoice
+from kshipra.errors import InputError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def device_choices() -> tuple[DeviceChoice, ...]:
+    """cpu, cuda and mps, in that order; a missing one with the reason."""
+    cores = machine.threads()
+    cpu = DeviceChoice("cpu", f"cpu, {cores} thread{'s' if cores > 1 else ''}")
+    if torch.cuda.is_available():
+        cuda = DeviceChoice("cuda", f"cuda, {torch.cuda.get_device_name()}")
+    elif torch.version.cuda is None and torch.version.hip is None:
+        cuda = DeviceChoice("cuda", "cuda", "this PyTorch was built without CUDA")
+    else:
+        cuda = DeviceChoice("cuda", "cuda", "no CUDA device was found")
+    if torch.backends.mps.is_available():
+        mps = DeviceChoice("mps", "mps, Apple GPU")
+    elif not torch.backends.mps.is_built():
+        mps = DeviceChoice("mps", "mps", "this PyTorch was built without MPS")
+    else:
+        mps = DeviceChoice("mps", "mps", "no Apple GPU was found")
+    return cpu, cuda, mps
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name, "auto" being the fastest there is. InputError names what is missing and why."""
+    choices = device_choices()
+    available = [choice.name for choice in choices if choice.unavailable is None]
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if kind in available))
+    kind = name.split(":")[0]
+    for choice in choices:
+        if choice.name == kind and choice.unavailable:
+            raise InputError(
+                f"Device {name} is unavailable: {choice.unavailable}; choose {' or '.join(available)}."
+            )
+    if kind not in available:
+        raise InputError(f"Device must be auto or one of {', '.join(available)}, not {name!r:.40}.")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"Device {name!r:.40} does not exist here: choose auto or {', '.join(available)}."
+        ) from error
+
+
+def pick_dtype(name: str) -> torch.dtype:
+    """What is computed in; "auto" is float32 everywhere, where all modes agree to the token."""
+    if name == "auto":
+        return torch.float32
+    if name not in DTYPES:
+        raise InputError(f"Precision must be auto or one of {', '.join(DTYPES)}, not {name!r:.40}.")
+    return DTYPES[name]
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

@@ -1,0 +1,170 @@
+"""One run's state and its one step: forward, sample, measure. Modes decide which rows share a pass; text, charts
+and results are folds over the events that come out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from kshipra.costs import pass_flops
+from kshipra.engine import geometry
+from kshipra.engine.cache import KVCache
+from kshipra.engine.meter import MemoryMeter
+from kshipra.engine.sampling import next_ids
+from kshipra.models.base import CausalLM
+from kshipra.text import Detokenizer, StopFilter, Tokenizer
+from kshipra.types import FinishReason, NewToken, Request, StepEvent
+
+
+class Row:
+    """One request under way: its ids, its random stream, and the text that may be shown."""
+
+    def __init__(
+        self, request: Request, tokenizer: Tokenizer, eos_ids: frozenset[int], context: int | None
+    ) -> None:
+        params = request.params
+        self.request, self.params = request, params
+        self.ids = list(request.prompt_ids)
+        self.generator = torch.Generator()
+        if params.seed is not None:
+            self.generator.manual_seed(params.seed)
+        self.finish_reason: FinishReason | None = None
+        self._eos_ids = frozenset() if params.ignore_eos else eos_ids
+        self._context = context
+        self._detokenizer = Detokenizer(tokenizer, request.prompt_ids)
+        self._stop = StopFilter(params.stop)
+
+    def take(self, id: int) -> NewToken:
+        """Append a new id and decide whether the row has ended; an end token counts, but has no text."""
+        self.ids.append(id)
+        ended = id in self._eos_ids
+        text = "" if ended else self._stop.push(self._detokenizer.push(id))
+        new_tokens = len(self.ids) - len(self.request.prompt_ids)
+        if ended or self._stop.stopped:
+            self.finish_reason = "stop"
+        elif new_tokens >= self.params.max_new_tokens:
+            self.finish_reason = "length"
+        elif (
+            self._context is not None and len(self.ids) > self._context
+        ):  # there is no position to feed it at
+            self.finish_reason = "context"
+        if self.finish_reason and not self._stop.stopped:
+            text += self._stop.push(self._detokenizer.flush())
+            self.finish_reason = "stop" if self._stop.stopped else self.finish_reason
+            text += self._stop.flush()
+        return NewToken(self.request.row, id, text, self.finish_reason)
+
+
+class Batch:
+    """Rows that share passes: their ids and `valid` (B, S), and how many columns the cache already has."""
+
+    def __init__(self, rows: Sequence[Row], *, cached: bool, pad_id: int, device: torch.device) -> None:
+        self.rows = list(rows)
+        self.cache = KVCache() if cached else None
+        self.ids, self.valid = geometry.left_pad([row.ids for row in rows], pad_id, device)  # 2 x (B, S)
+        self.dense = len({len(row.ids) for row in rows}) == 1  # no pads: plain causal order needs no mask
+        self.passes = 0
+
+    @property
+    def stored(self) -> int:
+        """Columns that the next pass need not compute again."""
+        return self.cache.columns if self.cache is not None else 0
+
+    @property
+    def running(self) -> list[Row]:
+        return [row for row in self.rows if row.finish_reason is None]
+
+    def append(self, ids: torch.Tensor) -> None:
+        """The next column: `ids` (B), real for rows that run; those that have ended are padding from now on."""
+        live = [row.finish_reason is None for row in self.rows]
+        self.ids = torch.cat((self.ids, ids[:, None]), dim=1)  # (B, S + 1)
+        self.valid = torch.nn.functional.pad(self.valid, (0, 1), value=True)  # (B, S + 1)
+        if not all(live):
+            self.valid &= torch.tensor(live, device=self.valid.device)[:, None]
+            self.dense = False
+
+
+class Job:
+    """What a mode works with: the requests that want tokens, batches of them, and the step."""
+
+    def __init__(
+        self, model: CausalLM, tokenizer: Tokenizer, requests: Sequence[Request], device: torch.device
+    ) -> None:
+        self.model, self.tokenizer, self.device = model, tokenizer, device
+        self.requests = [request for request in requests if request.params.max_new_tokens > 0]
+        self.meter = MemoryMeter(device)
+        self.busy_s = 0.0  # the run's own clock; whoever drives the mode keeps it
+        self._resumed_s = time.perf_counter()
+        self._passes = 0
+
+    def batch(self, requests: Sequence[Request], *, cached: bool) -> Batch:
+        """A new batch whose prompts are still to be read; with `cached`, later passes read the new tokens only."""
+        context = self.model.spec.context
+        rows = [Row(request, self.tokenizer, self.model.eos_ids, context) for request in requests]
+        return Batch(rows, cached=cached, pad_id=self.tokenizer.pad_id, device=self.device)
+
+    @torch.inference_mode()
+    def step(self, batch: Batch) -> StepEvent:
+        """One pass over the columns that the cache does not have, and one new token for every running row."""
+        started_s = time.perf_counter()
+        columns = batch.ids.shape[1] - batch.stored
+        plain = batch.dense and (columns == 1 or batch.stored == 0)
+        logits = self.model.forward(
+            batch.ids[:, -columns:],
+            geometry.positions(batch.valid)[:, -columns:],
+            None if plain else geometry.attention_mask(batch.valid, columns),
+            batch.cache,
+            1,
+        )  # (B, 1, V)
+        ids = next_ids(logits[:, -1], [(row.params, row.ids, row.generator) for row in batch.rows])  # (B)
+        chosen = ids.tolist()  # waits for the device
+        elapsed_s = time.perf_counter() - started_s
+        return self._conclude(batch, columns, ids, chosen, elapsed_s)
+
+    def _conclude(
+        self, batch: Batch, columns: int, ids: torch.Tensor, chosen: list[int], elapsed_s: float
+    ) -> StepEvent:
+        """Host work after a pass, outside its measured time: text, ends, the next column, memory."""
+        running = batch.running
+        rows, stored = len(batch.rows), batch.ids.shape[1]
+        processed = sum(min(columns, len(row.ids)) for row in running)
+        if batch.cache is not None:
+            batch.cache.advance(columns)
+        phase = "decode" if batch.passes else "prefill"
+        batch.passes += 1
+        new_tokens = tuple(row.take(id) for row, id in zip(batch.rows, chosen, strict=True) if row in running)
+        batch.append(ids)
+        resident_bytes, peak_extra_bytes = self.meter.read()
+        self._passes += 1
+        return StepEvent(
+            index=self._passes - 1,
+            phase=phase,
+            rows=tuple(row.request.row for row in running),
+            new_tokens=new_tokens,
+            processed_tokens=processed,
+            pad_tokens=rows * columns - processed,
+            elapsed_s=elapsed_s,
+            at_s=self.clock_s(),
+            kv_bytes=batch.cache.used_bytes if batch.cache is not None else 0,
+            kv_held_bytes=batch.cache.held_bytes if batch.cache is not None else 0,
+            resident_bytes=resident_bytes,
+            peak_extra_bytes=peak_extra_bytes,
+            memory_method=self.meter.method,
+            flops=pass_flops(self.model.spec, rows=rows, columns=columns, stored=stored, kept=1),
+        )
+
+    def clock_s(self) -> float:
+        """Seconds that the run has worked so far."""
+        return self.busy_s + time.perf_counter() - self._resumed_s
+
+    def pause(self) -> None:
+        """Stop the run's clock, before somebody else has the thread."""
+        self.busy_s = self.clock_s()
+        self._resumed_s = time.perf_counter()
+
+    def resume(self) -> None:
+        """Go on with the run's clock."""
+        self._resumed_s = time.perf_counter()

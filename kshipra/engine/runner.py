@@ -1,0 +1,172 @@
+"""The engine: one model on one device, and the runs of modes over it. Refuses to know pages, queues and threads.
+
+An engine is used by one thread at a time; `kshipra.backends.local` sees to that for the page.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from kshipra import machine, metrics
+from kshipra.costs import kv_bytes_per_token, weight_bytes
+from kshipra.engine.devices import pick_device, pick_dtype
+from kshipra.engine.job import Job
+from kshipra.errors import InputError
+from kshipra.models.loading import Progress, load_model, silent, wrap_model
+from kshipra.modes import mode_named
+from kshipra.text import Tokenizer
+from kshipra.types import Ready, Request, RunResult, SamplingParams, StepEvent
+
+Prompt = str | Sequence[int]
+WARM_UP_TOKENS = 16
+
+
+def never() -> bool:
+    return False
+
+
+class Engine:
+    """`model`: one of ours, or a transformers model in memory. `tokenizer`: transformers', or anything with
+    `encode(text) -> ids` and `decode(ids) -> text`."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, implementation: str = "auto") -> None:
+        self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
+        self.model = wrap_model(model, implementation)
+        self.model.eos_ids = frozenset(getattr(self.model, "eos_ids", ())) | self.tokenizer.eos_ids
+        self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
+        self._warm = False
+
+    def stream(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        mode: str = "kv_cache",
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        chat: bool = False,
+        stopped: Callable[[], bool] = never,
+    ) -> Iterator[StepEvent]:
+        """The events of one run, as they happen. `stopped` is asked before every step.
+
+        Everything wrong with the arguments is raised here, before the first event is asked for.
+        """
+        return self.run(self.requests(prompts, params, chat=chat), mode=mode, stopped=stopped)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        mode: str = "kv_cache",
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        chat: bool = False,
+        stopped: Callable[[], bool] = never,
+    ) -> RunResult:
+        """Run to the end and fold the events; rows that `stopped` cut short are "cancelled"."""
+        requests = self.requests(prompts, params, chat=chat)
+        return metrics.fold(mode, requests, self.run(requests, mode=mode, stopped=stopped))
+
+    def requests(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat: bool = False,
+    ) -> tuple[Request, ...]:
+        """Prompts as ids with settled seeds. Raises InputError for what the model cannot take, before any compute."""
+        if isinstance(prompts, str) or not prompts:
+            raise InputError("Prompts must be a list of at least one text or list of token ids.")
+        params = params if params is not None else SamplingParams()
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise InputError(
+                f"Give one set of parameters, or one a prompt: {len(each)} for {len(prompts)} prompts."
+            )
+        return tuple(
+            self._request(row, prompt, own, chat)
+            for row, (prompt, own) in enumerate(zip(prompts, each, strict=True))
+        )
+
+    def run(
+        self, requests: Sequence[Request], *, mode: str, stopped: Callable[[], bool] = never
+    ) -> Iterator[StepEvent]:
+        """The events of `requests` under `mode`. The clock of the run stands still between two events."""
+        chosen = mode_named(mode)
+
+        def events() -> Iterator[StepEvent]:
+            self._warm_up()
+            job = Job(self.model, self.tokenizer, requests, self.device)
+            steps = chosen.run(job) if job.requests else iter(())
+            while not stopped() and (event := next(steps, None)) is not None:
+                job.pause()
+                yield event
+                job.resume()
+
+        return events()
+
+    def describe(self) -> Ready:
+        """What is loaded, for people: shape, device, threads, and what weights and cache take."""
+        spec = self.model.spec
+        return Ready(
+            spec, str(self.device), torch.get_num_threads(), weight_bytes(spec), kv_bytes_per_token(spec)
+        )
+
+    def _request(self, row: int, prompt: Prompt, params: SamplingParams, chat: bool) -> Request:
+        if isinstance(prompt, str):
+            text = prompt
+            ids = self.tokenizer.encode_chat(text) if chat else self.tokenizer.encode(text)
+        else:
+            text, ids = "", list(prompt)
+        vocabulary, context = self.model.spec.vocabulary, self.model.spec.context
+        if not ids:
+            raise InputError(f"Prompt {row + 1} is empty: write something or remove it.")
+        if not all(isinstance(id, int) and 0 <= id < vocabulary for id in ids):
+            raise InputError(f"Prompt {row + 1} has token ids that are not from 0 to {vocabulary - 1}.")
+        if context is not None and len(ids) > context:
+            raise InputError(
+                f"Prompt {row + 1} has {len(ids):,} tokens and the model takes {context:,}: "
+                f"shorten it by {len(ids) - context:,}."
+            )
+        if params.seed is None and params.temperature > 0:
+            params = dataclasses.replace(params, seed=secrets.randbits(32))
+        return Request(row, text, tuple(ids), params)
+
+    def _warm_up(self) -> None:
+        """One prefill and one decode pass a model, so that no run pays for libraries that start up."""
+        if self._warm:
+            return
+        limit = min(WARM_UP_TOKENS, self.model.spec.context or WARM_UP_TOKENS)
+        ids = [id % self.model.spec.vocabulary for id in range(limit)]
+        request = Request(0, "", tuple(ids), SamplingParams(2, ignore_eos=True))
+        for _ in mode_named("kv_cache").run(Job(self.model, self.tokenizer, [request], self.device)):
+            pass
+        self._warm = True
+
+
+def load(
+    name: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    weights: str = "native",
+    execution: str = "eager",
+    implementation: str = "auto",
+    progress: Progress = silent,
+) -> Engine:
+    """An engine for a catalogue name, a Hub id, a folder or a .gguf file, on all cores that this process may use.
+
+    `progress(what, done_bytes, total_bytes)` is called while something is fetched. Raises KshipraError with one
+    sentence for whatever cannot be loaded.
+    """
+    for what, value, known in (("weights", weights, "native"), ("execution", execution, "eager")):
+        if value != known:
+            raise InputError(f"{what} must be {known}, not {value!r:.40}.")
+    picked, computed = pick_device(device), pick_dtype(dtype)
+    torch.set_num_threads(machine.threads())
+    model, tokenizer = load_model(
+        name, device=picked, dtype=computed, implementation=implementation, progress=progress
+    )
+    return Engine(model, tokenizer)

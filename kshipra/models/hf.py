@@ -1,0 +1,134 @@
+"""The adapter: any decoder-only model of transformers behind the same `forward`, on our mask, positions and cache.
+
+The only file that knows transformers' cache classes. What it cannot drive correctly it refuses: `check` compares
+a padded, split pass with a plain one before the model is handed out.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from kshipra.errors import ModelError
+from kshipra.models.base import KeyValues
+from kshipra.types import ModelSpec
+
+
+class BridgeLayer(CacheLayerMixin):
+    """One layer of transformers' cache that keeps nothing: keys and values go to ours."""
+
+    is_sliding = False
+
+    def __init__(self, cache: KeyValues, layer: int, stored: int) -> None:
+        super().__init__()
+        self.cache, self.layer, self.stored = cache, layer, stored
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        pass
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        return self.cache.append(self.layer, key_states, value_states)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.stored + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.stored
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length  # its name before transformers 5.20
+
+
+class TransformersModel:
+    """`model` is a PreTrainedModel in eval mode whose attention runs on SDPA."""
+
+    def __init__(self, model: Any, spec: ModelSpec) -> None:
+        self.model, self.spec = model, spec
+        self.eos_ids: frozenset[int] = frozenset()
+        config = model.config.get_text_config()
+        accepted = inspect.signature(model.forward).parameters
+        self.cache_argument = "cache" if "cache" in accepted else "past_key_values"
+        kinds = set(getattr(config, "layer_types", None) or ())
+        if "position_ids" not in accepted or self.cache_argument not in accepted:
+            raise ModelError(
+                f"{spec.name} ({spec.family}) takes no positions or no cache: choose another model."
+            )
+        if kinds - {"full_attention", "sliding_attention"}:
+            odd = ", ".join(sorted(kinds - {"full_attention", "sliding_attention"}))
+            raise ModelError(f"{spec.name} has layers without plain attention ({odd}): choose another model.")
+        uses_window = getattr(config, "use_sliding_window", True)
+        self.window: int | None = getattr(config, "sliding_window", None) if uses_window else None
+        self.mixed = self.window is not None and "sliding_attention" in kinds
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
+    ) -> Tensor:
+        rows, columns = ids.shape
+        stored = cache.columns if cache is not None else 0
+        if mask is None:
+            order = torch.ones(columns, stored + columns, dtype=torch.bool, device=ids.device).tril(stored)
+            mask = order.expand(rows, 1, -1, -1)  # (B, 1, T, S)
+        bridge = None
+        if cache is not None:
+            bridge = Cache(layers=[BridgeLayer(cache, layer, stored) for layer in range(self.spec.layers)])
+        out = self.model(
+            input_ids=ids,
+            attention_mask=self._masks(mask),
+            position_ids=positions,
+            use_cache=cache is not None,
+            logits_to_keep=keep,
+            **{self.cache_argument: bridge},
+        )
+        return out.logits[:, -keep:]  # (B, keep, V)
+
+    def _masks(self, full: Tensor) -> Tensor | dict[str, Tensor]:
+        """transformers takes a 4-D mask as it is, so a sliding window is ours to cut: left pads shift a row's keys
+        and queries alike, so distances in columns are distances in positions."""
+        if self.window is None:
+            return full
+        columns, stored = full.shape[-2:]
+        near = torch.ones(columns, stored, dtype=torch.bool, device=full.device).triu(
+            stored - columns - self.window + 1
+        )
+        cut = full & near  # (B, 1, T, S)
+        return {"full_attention": full, "sliding_attention": cut} if self.mixed else cut
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        """Raise ModelError unless a left-padded row in two cached pieces gives the logits of a plain pass.
+
+        A model that ignores our mask, positions or cache (ALiBi, recurrent state, ...) differs by far more than
+        the bound, which leaves room for 16-bit rounding.
+        """
+        from kshipra.engine.cache import KVCache
+        from kshipra.engine.geometry import attention_mask, positions
+
+        device = self.device
+        ids = (torch.arange(8, device=device)[None] * 7 + 3) % self.spec.vocabulary  # (1, 8)
+        plain = self.model(input_ids=ids, use_cache=False).logits[:, -1].float()
+        padded = torch.cat((ids.new_zeros(1, 3), ids), dim=1)  # (1, 11)
+        valid = torch.arange(11, device=device)[None] >= 3
+        cache = KVCache()
+        for end in (6, 11):
+            start = cache.columns
+            seen = valid[:, :end]
+            where = positions(seen)[:, start:]
+            logits = self.forward(padded[:, start:end], where, attention_mask(seen, end - start), cache, 1)
+            cache.advance(end - start)
+        worst = (logits[:, -1].float() - plain).abs().max().item()
+        if not worst <= 0.05 * max(1.0, plain.abs().max().item()):
+            raise ModelError(
+                f"{self.spec.name} ({self.spec.family}) does not follow the mask and positions that padding needs: "
+                "choose another model."
+            )

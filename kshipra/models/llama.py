@@ -1,0 +1,141 @@
+"""Llama from scratch (Touvron et al. 2023), with grouped key/value heads (Ainslie et al. 2023), rotary positions
+(Su et al. 2021), tied or untied head, and the biases of Qwen2. Mistral without a window is the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kshipra.models.base import KeyValues, Linear, attend
+from kshipra.types import ModelSpec
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + epsilon) * weight, over the last dimension (Zhang and Sennrich 2019)."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width), requires_grad=False)
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+class Rotation:
+    """cos and signed sin of each position's angles, (B, T, 1, D), ready to turn queries and keys."""
+
+    def __init__(self, positions: Tensor, theta: float, size: int, dtype: torch.dtype) -> None:
+        frequencies = theta ** (torch.arange(0, size, 2, device=positions.device).float() / -size)  # (D/2)
+        angles = positions[:, :, None, None].float() * frequencies  # (B, T, 1, D/2)
+        cos, sin = angles.cos(), angles.sin()
+        self.cos = torch.cat((cos, cos), dim=-1).to(dtype)  # (B, T, 1, D)
+        self.sin = torch.cat((-sin, sin), dim=-1).to(dtype)  # (B, T, 1, D)
+
+    def turn(self, x: Tensor) -> Tensor:
+        """(B, T, heads, D) turned: dimension i is paired with i + D/2, so swapping halves gives the partner."""
+        partner = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
+        return torch.addcmul(x * self.cos, partner, self.sin)
+
+
+class Block(nn.Module):
+    def __init__(self, spec: ModelSpec, config: Any) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_size = spec.heads, spec.kv_heads, spec.head_size
+        qkv_bias, out_bias, mlp_bias = biases(config)
+        inner = config.intermediate_size
+        self.attention_norm = RMSNorm(spec.width, config.rms_norm_eps)
+        self.qkv = Linear(spec.width, (spec.heads + 2 * spec.kv_heads) * spec.head_size, bias=qkv_bias)
+        self.attention_out = Linear(spec.heads * spec.head_size, spec.width, bias=out_bias)
+        self.mlp_norm = RMSNorm(spec.width, config.rms_norm_eps)
+        self.gate_up = Linear(spec.width, 2 * inner, bias=mlp_bias)
+        self.down = Linear(inner, spec.width, bias=mlp_bias)
+
+    def forward(
+        self, x: Tensor, rotation: Rotation, layer: int, mask: Tensor | None, cache: KeyValues | None
+    ) -> Tensor:
+        qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, self.head_size))  # (B, T, H + 2G, D)
+        qk, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=2)
+        q, k = rotation.turn(qk).split((self.heads, self.kv_heads), dim=2)  # (B, T, H, D), (B, T, G, D)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), 2 x (B, G, T, D)
+        x = x + self.attention_out(attend(q, k, v, layer=layer, mask=mask, cache=cache))  # (B, T, W)
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)  # (B, T, W)
+
+
+class Llama(nn.Module):
+    def __init__(self, spec: ModelSpec, config: Any) -> None:
+        super().__init__()
+        self.spec = spec
+        self.eos_ids: frozenset[int] = frozenset()
+        self.theta = config.rope_parameters["rope_theta"]
+        self.tokens = nn.Embedding(spec.vocabulary, spec.width)
+        self.blocks = nn.ModuleList(Block(spec, config) for _ in range(spec.layers))
+        self.norm = RMSNorm(spec.width, config.rms_norm_eps)
+        self.head = nn.Linear(
+            spec.width, spec.vocabulary, bias=False
+        )  # the same tensor as `tokens` where tied
+
+    @property
+    def device(self) -> torch.device:
+        return self.tokens.weight.device
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
+    ) -> Tensor:
+        x = self.tokens(ids)  # (B, T, W)
+        rotation = Rotation(positions, self.theta, self.spec.head_size, x.dtype)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, rotation, layer, mask, cache)  # (B, T, W)
+        return self.head(self.norm(x[:, -keep:]))  # (B, keep, V)
+
+    @staticmethod
+    def refusal(config: Any) -> str | None:
+        """Why this config needs the adapter, or None."""
+        rope = config.rope_parameters
+        if rope.get("rope_type", "default") != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
+            return f"rotary scaling {rope.get('rope_type')}"
+        if config.hidden_act not in ("silu", "swish"):
+            return f"activation {config.hidden_act}"
+        windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+        return "sliding-window attention" if windowed else None
+
+    @staticmethod
+    def from_hugging_face(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
+        """Our state dict from published names: q, k, v and gate, up side by side, all turned to (inputs, outputs)."""
+        found = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+        state = {
+            "tokens.weight": found["embed_tokens.weight"],
+            "norm.weight": found["norm.weight"],
+            "head.weight": found.get("lm_head.weight", found["embed_tokens.weight"]),
+        }
+        products = {
+            "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "attention_out": ("self_attn.o_proj",),
+            "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+            "down": ("mlp.down_proj",),
+        }
+        for layer in range(spec.layers):
+            ours, theirs = f"blocks.{layer}", f"layers.{layer}"
+            state[f"{ours}.attention_norm.weight"] = found[f"{theirs}.input_layernorm.weight"]
+            state[f"{ours}.mlp_norm.weight"] = found[f"{theirs}.post_attention_layernorm.weight"]
+            for name, parts in products.items():
+                stacked = torch.cat([found[f"{theirs}.{part}.weight"] for part in parts])  # (outputs, inputs)
+                state[f"{ours}.{name}.weight"] = stacked.t().contiguous()
+                if f"{theirs}.{parts[0]}.bias" in found:
+                    state[f"{ours}.{name}.bias"] = torch.cat(
+                        [found[f"{theirs}.{part}.bias"] for part in parts]
+                    )
+        return state
+
+
+def biases(config: Any) -> tuple[bool, bool, bool]:
+    """Whether q/k/v, the attention's output and the MLP have biases; Qwen2 always has the first alone."""
+    if config.model_type == "qwen2":
+        return True, False, False
+    attention = bool(getattr(config, "attention_bias", False))
+    return attention, attention, bool(getattr(config, "mlp_bias", False))

@@ -1,0 +1,227 @@
+"""From a name, a folder, a file or a model in memory to a CausalLM and its tokenizer.
+
+Decides which implementation runs a config: ours where we have it, else the adapter over transformers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kshipra.errors import InputError, KshipraError, ModelError
+from kshipra.models.base import CausalLM, count_parameters
+from kshipra.models.gpt2 import GPT2
+from kshipra.models.hf import TransformersModel
+from kshipra.models.llama import Llama
+from kshipra.models.sources import Source, locate, weight_files
+from kshipra.text import Tokenizer
+from kshipra.types import ModelSpec
+
+NATIVE: dict[str, type[GPT2 | Llama]] = {"gpt2": GPT2, "llama": Llama, "mistral": Llama, "qwen2": Llama}
+IMPLEMENTATIONS = ("auto", "native", "transformers")
+Progress = Callable[[str, int | None, int | None], None]
+
+
+def silent(what: str, done: int | None, total: int | None) -> None:
+    """A progress listener that does not listen."""
+
+
+def load_model(
+    name: str,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    implementation: str = "auto",
+    progress: Progress = silent,
+) -> tuple[CausalLM, Tokenizer]:
+    """Find, fetch if need be, and build `name` on `device`, computing in `dtype`.
+
+    Raises ModelError with one sentence for what cannot be run, before its weights are fetched where that shows.
+    """
+    source = locate(name, progress=progress)
+    progress(f"Loading {source.label}", None, None)
+    if source.gguf is not None:
+        return _load_gguf(source, device, dtype, implementation, progress)
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    folder = source.folder
+    assert folder is not None
+    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    tokenizer = Tokenizer(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+    ends = end_ids(config.get_text_config())
+    if (folder / "generation_config.json").exists():
+        ends |= end_ids(GenerationConfig.from_pretrained(folder, local_files_only=True))
+    if native_class(config, implementation):
+        model = build_native(_read_safetensors(folder), config, source.label, device, dtype)
+    else:
+        model = _load_adapter(folder, config, source.label, device, dtype)
+    model.eos_ids = frozenset(ends) | tokenizer.eos_ids
+    return model, tokenizer
+
+
+def wrap_model(model: Any, implementation: str = "auto") -> CausalLM:
+    """A CausalLM of a transformers model in memory; one that already has `spec` and `forward` stays as it is."""
+    if hasattr(model, "spec"):
+        return model
+    config = model.config
+    first = next(model.parameters())
+    ends = end_ids(config.get_text_config()) | end_ids(getattr(model, "generation_config", None))
+    name = config.name_or_path or config.model_type
+    if native_class(config, implementation):
+        wrapped = build_native(model.state_dict(), config, name, first.device, first.dtype)
+    else:
+        wrapped = adapt(model.eval(), name)
+    wrapped.eos_ids = frozenset(ends)
+    return wrapped
+
+
+def native_class(config: Any, implementation: str) -> type[GPT2 | Llama] | None:
+    """Our class for this config, or None for the adapter. InputError where `native` is asked for and impossible."""
+    if implementation not in IMPLEMENTATIONS:
+        raise InputError(
+            f"Implementation must be one of {', '.join(IMPLEMENTATIONS)}, not {implementation!r:.40}."
+        )
+    found = NATIVE.get(config.model_type)
+    reason = found.refusal(config) if found else f"no {config.model_type} of our own"
+    if implementation == "native" and reason:
+        raise ModelError(
+            f"Our own implementation does not cover this model ({reason}): use --implementation auto."
+        )
+    return None if reason or implementation == "transformers" else found
+
+
+def build_native(
+    tensors: Mapping[str, Tensor], config: Any, name: str, device: torch.device, dtype: torch.dtype
+) -> GPT2 | Llama:
+    """Our model with a copy of `tensors`, which have Hugging Face names; memory is shared only where heads are tied."""
+    spec = describe(config, name, dtype)
+    if config.tie_word_embeddings:
+        tensors = {key: tensor for key, tensor in tensors.items() if key != "lm_head.weight"}
+    kind = NATIVE[config.model_type]
+    with torch.device("meta"):
+        model = kind(spec, config)
+    moved: dict[int, Tensor] = {}
+    try:
+        state = kind.from_hugging_face(tensors, spec)
+        for key, tensor in state.items():
+            if tensor.data_ptr() not in moved:
+                moved[tensor.data_ptr()] = tensor.detach().to(device=device, dtype=dtype, copy=True)
+            state[key] = moved[tensor.data_ptr()]
+        model.load_state_dict(state, assign=True)
+    except (KeyError, RuntimeError) as error:
+        what = str(error).strip().splitlines()[-1].strip()
+        raise ModelError(
+            f"{name}: its weights do not fit its config ({what:.160}); fetch the model again."
+        ) from error
+    model.requires_grad_(False).eval()
+    model.spec = counted(spec, model)
+    return model
+
+
+def adapt(model: Any, name: str) -> TransformersModel:
+    """`model`, a PreTrainedModel, behind the adapter, refused if it does not take our mask, positions and cache."""
+    first = next(model.parameters())
+    spec = counted(describe(model.config, name, first.dtype), model)
+    adapted = TransformersModel(model, spec)
+    adapted.check()
+    return adapted
+
+
+def describe(config: Any, name: str, dtype: torch.dtype) -> ModelSpec:
+    """The shape that a Hugging Face config determines, still without its number of parameters."""
+    config = config.get_text_config()
+    heads = config.num_attention_heads
+    return ModelSpec(
+        name=name,
+        family=config.model_type,
+        layers=config.num_hidden_layers,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        width=config.hidden_size,
+        vocabulary=config.vocab_size,
+        context=getattr(config, "max_position_embeddings", None),
+        parameters=0,
+        block_parameters=0,
+        dtype=str(dtype).removeprefix("torch."),
+        dtype_bytes=dtype.itemsize,
+    )
+
+
+def counted(spec: ModelSpec, model: torch.nn.Module) -> ModelSpec:
+    """`spec` with the parameters of `model`."""
+    parameters, block_parameters = count_parameters(model)
+    return dataclasses.replace(spec, parameters=parameters, block_parameters=block_parameters)
+
+
+def end_ids(config: Any) -> set[int]:
+    """The end ids that a config or generation config names: none, one or a list."""
+    named = getattr(config, "eos_token_id", None)
+    return set() if named is None else {named} if isinstance(named, int) else set(named)
+
+
+def _read_safetensors(folder: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    tensors: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        try:
+            tensors.update(load_file(path))
+        except (SafetensorError, OSError) as error:
+            raise ModelError(
+                f"{path.name} is damaged ({error}): delete it and fetch the model again."
+            ) from error
+    return tensors
+
+
+def _load_gguf(
+    source: Source, device: torch.device, dtype: torch.dtype, implementation: str, progress: Progress
+) -> tuple[CausalLM, Tokenizer]:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    from kshipra.models.gguf_file import read_gguf
+
+    path = source.gguf
+    assert path is not None
+    values, tensors = read_gguf(path, progress=progress)
+    config = AutoConfig.for_model(**values)
+    tokenizer = Tokenizer(
+        AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+    )
+    if native_class(config, implementation):
+        model = build_native(tensors, config, source.label, device, dtype)
+    else:
+        theirs = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        theirs.load_state_dict(tensors, strict=False)  # a tied head is not in the file
+        model = adapt(theirs.to(device).eval(), source.label)
+    model.eos_ids = frozenset(end_ids(config)) | tokenizer.eos_ids
+    return model, tokenizer
+
+
+def _load_adapter(
+    folder: Path, config: Any, name: str, device: torch.device, dtype: torch.dtype
+) -> TransformersModel:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
+        return adapt(model.to(device).eval(), name)
+    except KshipraError:
+        raise
+    except Exception as error:  # a model of somebody else: whatever it raises, the person gets one sentence
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"{name} ({config.model_type}) could not be loaded: {reason:.200}") from error

@@ -1,0 +1,175 @@
+"""Text to ids and back. Decides three rules that hold for every tokenizer:
+
+* what a person types is plain characters: a control token written out in a prompt never becomes one;
+* control tokens come from the chat template (or a tokenizer's own start mark) alone;
+* a stream of pieces joins to the decoding of all ids: no broken character, nothing taken back.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from kshipra.errors import InputError
+
+BROKEN = "\N{REPLACEMENT CHARACTER}"
+LONGEST_CHARACTER = 8  # tokens that may hold back text before the window is cut; four bytes make a character
+USER_TEXT = "\ue000kshipra-user-text\ue000"  # a private-use mark where the template puts the person's words
+
+
+class Tokenizer:
+    """A wrapper of one shape for transformers' tokenizers, or for anything with `encode(text)` and `decode(ids)`.
+
+    The wrapped tokenizer is not changed: its padding side, its pad token and its own settings stay as they were.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.inner = tokenizer
+        # A copy, because refusing control tokens in text is a setting of the whole fast tokenizer.
+        fast = getattr(tokenizer, "backend_tokenizer", None)
+        self._fast = copy.deepcopy(fast) if fast is not None else None
+        if self._fast is not None:
+            self._fast.encode_special_tokens = True
+            self._fast.no_truncation()
+            self._fast.no_padding()
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        named = getattr(self.inner, "eos_token_id", None)
+        return frozenset() if named is None else frozenset([named] if isinstance(named, int) else named)
+
+    @property
+    def pad_id(self) -> int:
+        """What fills the left of a shorter row: the pad token, else an end token, else 0. Nobody reads it."""
+        pad = getattr(self.inner, "pad_token_id", None)
+        return pad if pad is not None else min(self.eos_ids, default=0)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(getattr(self.inner, "chat_template", None))
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of `text` as plain characters, behind the start mark where the tokenizer adds one."""
+        if self._fast is not None:
+            return self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        if hasattr(self.inner, "all_special_ids"):  # one of transformers' tokenizers in Python
+            return self.inner.encode(text, add_special_tokens=add_special_tokens, split_special_tokens=True)
+        return list(self.inner.encode(text))
+
+    def encode_chat(self, text: str) -> list[int]:
+        """Ids of `text` as the user's turn in the model's chat template, ready for the answer.
+
+        The template is cut at its control tokens; what lies between them, the person's text included, is encoded
+        as plain characters. InputError where the model has no template.
+        """
+        if not self.has_chat_template:
+            raise InputError("This model has no chat template: switch to raw text.")
+        turn = [{"role": "user", "content": USER_TEXT}]
+        written = self.inner.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        control = {token: self.inner.convert_tokens_to_ids(token) for token in self.inner.all_special_tokens}
+        ids: list[int] = []
+        for part in re.split(
+            "(" + "|".join(map(re.escape, sorted(control, key=len, reverse=True))) + ")", written
+        ):
+            if part in control:
+                ids.append(control[part])
+            elif part:
+                ids += self.encode(part.replace(USER_TEXT, text), add_special_tokens=False)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids` without control tokens and without any tidying of spaces; ids without text are silent."""
+        if self._fast is not None:
+            return self._fast.decode(list(ids), skip_special_tokens=True)
+        if hasattr(self.inner, "all_special_ids"):
+            return self.inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return self.inner.decode(list(ids))
+
+
+class Detokenizer:
+    """Ids one by one to pieces of text, each final: joined they are the decoding of all ids behind `prompt_ids`.
+
+    Only a short window is decoded at a time, so the cost of a token does not grow with the text. A piece waits
+    while its last character may still be incomplete.
+    """
+
+    def __init__(self, tokenizer: Any, prompt_ids: Sequence[int] = ()) -> None:
+        self._decode = (tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)).decode
+        self._context = list(
+            prompt_ids[-LONGEST_CHARACTER:]
+        )  # ids before the window, for spaces that depend on them
+        self._before = self._decode(self._context)
+        self._window: list[int] = []
+        self._shown = 0  # characters of the window's text that were handed out
+
+    def push(self, id: int) -> str:
+        """The text that became certain with `id`; "" while it may still change."""
+        self._window.append(id)
+        text = self._text()
+        certain = text.rstrip(BROKEN)
+        piece = certain[self._shown :]
+        self._shown = max(self._shown, len(certain))
+        if certain == text:
+            self._start_window(self._context + self._window if not text else self._window)
+        elif len(self._window) > LONGEST_CHARACTER:
+            piece += self._cut_window(text)
+        return piece
+
+    def flush(self) -> str:
+        """What is still held back, broken characters included. Call once, at the end of the row."""
+        piece = self._text()[self._shown :]
+        self._start_window(self._window)
+        return piece
+
+    def _text(self) -> str:
+        return self._decode(self._context + self._window)[len(self._before) :]
+
+    def _start_window(self, context: list[int], window: Sequence[int] = (), shown: int = 0) -> None:
+        self._context = context[-LONGEST_CHARACTER:]
+        self._before = self._decode(self._context)
+        self._window, self._shown = list(window), shown
+
+    def _cut_window(self, text: str) -> str:
+        """Broken bytes in a row: hand out those before a boundary that no later byte can move, if there is one."""
+        for cut in range(len(self._window) - 1, 0, -1):
+            head, tail = self._window[:cut], self._window[cut:]
+            settled = self._decode(self._context + head)[len(self._before) :]
+            if settled + self._decode(head[-1:] + tail)[len(self._decode(head[-1:])) :] == text:
+                piece = settled[self._shown :]
+                self._start_window(
+                    head[-1:], tail, 0 if len(settled) >= self._shown else self._shown - len(settled)
+                )
+                return piece
+        return ""
+
+
+class StopFilter:
+    """Pieces of a stream up to the first of several stop texts, holding back only what may still become one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, piece: str) -> str:
+        """What of the stream may be shown now. After a stop text was met, `stopped` is True and nothing more comes."""
+        text = self._held + piece
+        found = [place for place in (text.find(stop) for stop in self._stops) if place >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        keep = max((self._overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """What was held back for a stop text that never came."""
+        text, self._held = self._held, ""
+        return text
+
+    @staticmethod
+    def _overlap(text: str, stop: str) -> int:
+        """Length of the longest end of `text` that begins `stop`."""
+        return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
