@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import platform
 import sys
@@ -64,7 +63,6 @@ def resident_bytes() -> int:
 
 def release_free_memory() -> None:
     """Give memory that the allocator keeps for later back to the system, so that a baseline is comparable."""
-    gc.collect()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
         if trim is not None:

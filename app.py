@@ -1,0 +1,49 @@
+"""The page: python app.py [--model NAME] [--device auto] [--host 127.0.0.1] [--port 7860] [--share]."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves the machine unasked
+
+from kshipra.backends.local import LocalBackend
+from kshipra.models.catalogue import DEFAULT
+from kshipra.types import ModelChoice
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="app.py", description="Kshipra, a laboratory bench for LLM inference."
+    )
+    parser.add_argument("--model", default=DEFAULT, help="catalogue name, Hub id, folder or .gguf file")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    parser.add_argument("--implementation", default="auto", help="auto, native or transformers")
+    parser.add_argument("--host", default="0.0.0.0" if os.getenv("SYSTEM") == "spaces" else "127.0.0.1")
+    parser.add_argument("--port", type=int, default=int(os.getenv("GRADIO_SERVER_PORT", "7860")))
+    parser.add_argument("--share", action="store_true", help="a public address through Gradio's relay")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+
+    choice = ModelChoice(
+        arguments.model,
+        device=arguments.device,
+        dtype=arguments.dtype,
+        implementation=arguments.implementation,
+    )
+    backend = LocalBackend()
+    backend.preload(choice)  # in its own thread: the page opens meanwhile and shows how far it is
+
+    from kshipra.ui.build import build_page, launch_options
+
+    page = build_page(backend, choice)
+    page.queue(max_size=64, default_concurrency_limit=None)
+    page.launch(
+        server_name=arguments.host, server_port=arguments.port, share=arguments.share, **launch_options()
+    )
+
+
+if __name__ == "__main__":
+    main()

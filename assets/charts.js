@@ -1,0 +1,161 @@
+// Three live charts. Points arrive as [step, ms, at_s, tok/s, resident MiB, KV MiB, prefill] and are already rounded.
+
+const STEP = 0, MS = 1, AT = 2, RATE = 3, RESIDENT = 4, KV = 5, PREFILL = 6;
+const SHORTEST_PAUSE_MS = 250;
+const LARGEST_SHARE = 0.05; // of the time may go into drawing: the model computes on the same machine
+
+let plotlyPromise = null;
+const loadPlotly = (address) => {
+  plotlyPromise ??= new Promise((resolve, reject) => {
+    const source = new URL(address, document.baseURI).href;
+    document.head.append(make("script", { src: source, on: { load: () => resolve(window.Plotly), error: reject } }));
+  });
+  return plotlyPromise;
+};
+
+const column = (points, at) => points.map((point) => point[at]);
+
+const makeCharts = (page) => {
+  const { words } = page;
+  let recipes = [];
+  let series = []; // a list of points a recipe
+  let runId = "";
+  let drawnAt = 0;
+  let pause = SHORTEST_PAUSE_MS;
+  let timer = null;
+  let Plotly = null;
+
+  const cards = Object.fromEntries(
+    page.charts.map(({ key, label, note, definition }) => {
+      const plot = make("div", { class: "k-plot" });
+      const table = make("div", { class: "k-data", hidden: "", tabindex: "0" });
+      const empty = make("p", { class: "k-empty", text: words.chartIdle });
+      const button = make("button", {
+        type: "button", class: "k-switch", text: words.data, "aria-pressed": "false", "aria-label": words.dataLabel,
+        on: { click: () => showTable(key, button.getAttribute("aria-pressed") === "false") },
+      });
+      const head = make("header", {}, make("h3", {}, term(label, definition)), make("small", { text: note }), button);
+      const node = make("section", { class: "k-chart", id: `chart-${key}`, "aria-label": label }, head, plot, empty, table);
+      return [key, { node, plot, table, empty, button }];
+    }),
+  );
+
+  const showTable = (key, yes) => {
+    const { table, button, plot } = cards[key];
+    button.setAttribute("aria-pressed", String(yes));
+    table.hidden = !yes;
+    plot.classList.toggle("k-away", yes);
+    if (yes) fillTable(key);
+  };
+
+  const COLUMNS = {
+    latency: [[words.step, STEP], [words.ms, MS], [words.prefillColumn, PREFILL]],
+    throughput: [[words.secondsColumn, AT], [words.rate, RATE]],
+    memory: [[words.secondsColumn, AT], [words.residentColumn, RESIDENT], [words.kvColumn, KV]],
+  };
+  const cell = (value, at) => (value === null ? "–" : at === PREFILL ? (value ? "○" : "") : String(value));
+  const fillTable = (key) => {
+    const heads = COLUMNS[key].map(([label]) => make("th", { scope: "col", text: label }));
+    const body = make("tbody");
+    recipes.forEach((recipe, way) => {
+      for (const point of series[way])
+        body.append(make("tr", {}, make("td", { text: recipe.letter }), ...COLUMNS[key].map(([, at]) => make("td", { text: cell(point[at], at) }))));
+    });
+    cards[key].table.replaceChildren(
+      make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col", text: "" }), ...heads)), body),
+    );
+  };
+
+  const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
+
+  const trace = (way, x, y, extra = {}) => {
+    const recipe = recipes[way];
+    const ink = colour(`--k-way-${hue(recipe)}`);
+    const last = x.length - 1;
+    return {
+      type: "scatter", mode: "lines+markers+text", name: `${recipe.letter} ${recipe.label}`, legendgroup: recipe.key,
+      x, y, text: x.map((_, at) => (at === last ? ` ${recipe.letter}` : "")), textposition: "middle right",
+      textfont: { color: ink, size: 12, weight: 700 }, cliponaxis: false,
+      line: { color: ink, width: 2, dash: DASHES[hue(recipe)] }, marker: { color: ink, size: x.length === 1 ? 6 : 0.1 },
+      ...extra,
+    };
+  };
+
+  const TRACES = {
+    latency: (points, way) => {
+      const sizes = points.map((point) => (point[PREFILL] ? 7 : points.length === 1 ? 6 : 0.1));
+      const made = trace(way, column(points, STEP), column(points, MS), { hovertemplate: `%{y} ${words.ms}<extra>%{fullData.name}</extra>` });
+      made.marker = { ...made.marker, symbol: "circle-open", size: sizes, line: { width: 1.5 } };
+      return [made];
+    },
+    throughput: (points, way) => [
+      trace(way, column(points, AT), column(points, RATE), { hovertemplate: `%{y} ${words.rate}<extra>%{fullData.name}</extra>` }),
+    ],
+    memory: (points, way) => {
+      const start = points[0]?.[RESIDENT] ?? 0;
+      const above = points.map((point) => Math.round((point[RESIDENT] - start) * 100) / 100);
+      const hover = "%{y} MiB<extra>%{fullData.name}</extra>";
+      return [
+        trace(way, column(points, AT), above, { hovertemplate: hover }),
+        trace(way, column(points, AT), column(points, KV), { yaxis: "y2", showlegend: false, hovertemplate: hover }),
+      ];
+    },
+  };
+
+  const axis = (title, extra = {}) => ({
+    title: { text: title, font: { size: 11 }, standoff: 6 }, gridcolor: colour("--k-grid"), zerolinecolor: colour("--k-grid"),
+    linecolor: colour("--k-line"), tickfont: { size: 11 }, automargin: true, rangemode: "tozero", ...extra,
+  });
+  const layout = (key) => {
+    const base = {
+      uirevision: runId, paper_bgcolor: "transparent", plot_bgcolor: "transparent", autosize: true,
+      font: { family: getComputedStyle(document.body).fontFamily, color: colour("--k-soft"), size: 11 },
+      margin: { l: 46, r: 24, t: 26, b: 38 }, hovermode: "closest", separators: ".,",
+      hoverlabel: { bgcolor: colour("--k-card"), bordercolor: colour("--k-strong-line"), font: { color: colour("--k-ink") } },
+      showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11 }, bgcolor: "transparent" },
+      xaxis: axis(key === "latency" ? words.step : words.seconds),
+      yaxis: axis(key === "latency" ? words.ms : words.rate),
+    };
+    if (key !== "memory") return base;
+    return {
+      ...base,
+      xaxis: { ...base.xaxis, anchor: "y2" },
+      yaxis: axis(words.resident, { domain: [0.46, 1], rangemode: "normal" }),
+      yaxis2: axis(words.kv, { domain: [0, 0.34] }),
+    };
+  };
+
+  const drawNow = () => {
+    timer = null;
+    if (!Plotly || !series.some((points) => points.length)) return;
+    const began = performance.now();
+    for (const [key, { plot, empty, button, node }] of Object.entries(cards)) {
+      empty.hidden = true;
+      Plotly.react(plot, series.flatMap((points, way) => TRACES[key](points, way)), layout(key),
+        { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+      node.dataset.updates = Number(node.dataset.updates ?? 0) + 1;
+      if (button.getAttribute("aria-pressed") === "true") fillTable(key);
+    }
+    drawnAt = performance.now();
+    pause = Math.max(SHORTEST_PAUSE_MS, (drawnAt - began) / LARGEST_SHARE);
+  };
+  const draw = (now = false) => {
+    if (now) { clearTimeout(timer); drawNow(); }
+    else timer ??= setTimeout(drawNow, Math.max(0, drawnAt + pause - performance.now()));
+  };
+
+  loadPlotly(page.plotly).then((loaded) => { Plotly = loaded; draw(true); }, () => {
+    for (const { empty } of Object.values(cards)) empty.textContent = words.noPlotly;
+  });
+  new MutationObserver(() => draw(true)).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+
+  return {
+    nodes: Object.values(cards).map(({ node }) => node),
+    start(id, chosen) {
+      [runId, recipes, series] = [id, chosen, chosen.map(() => [])];
+      for (const { node } of Object.values(cards)) node.dataset.updates = 0;
+    },
+    add: (way, points) => series[way].push(...points),
+    draw,
+  };
+};

@@ -1,0 +1,77 @@
+// A column a way: head, figures, and the texts of all prompts.
+
+const makeRow = (words, number, prompt) => {
+  const promptNode = make("span", { class: "prompt", text: prompt });
+  const newNode = make("span", { class: "new" });
+  const note = make("small", { class: "k-note" });
+  const copy = make("button", {
+    type: "button",
+    class: "k-copy",
+    text: words.copy,
+    "aria-label": words.copyLabel.replace("{n}", number + 1),
+    on: {
+      click: async () => {
+        await navigator.clipboard?.writeText(promptNode.textContent + newNode.textContent);
+        copy.textContent = words.copied;
+        setTimeout(() => (copy.textContent = words.copy), 1200);
+      },
+    },
+  });
+  const node = make(
+    "article",
+    { "data-row": number, class: "k-row" },
+    make("span", { class: "k-number", text: number + 1, "aria-hidden": "true" }),
+    make("p", {}, promptNode, newNode),
+    make("div", { class: "k-row-foot" }, note, copy),
+  );
+  return { node, newNode, note };
+};
+
+const makeColumn = (page, recipe, prompts) => {
+  const { words } = page;
+  const badge = make("span", { class: "k-badge" });
+  const values = page.figures.map(() => make("dd", { text: "–" }));
+  const rows = prompts.map((prompt, number) => makeRow(words, number, prompt));
+  const texts = make(
+    "div",
+    { class: "k-texts", tabindex: "0", role: "group", "aria-label": words.textsLabel.replace("{way}", recipe.label) },
+    ...rows.map((row) => row.node),
+  );
+  const figures = make(
+    "dl",
+    { class: "k-figures" },
+    ...page.figures.map(({ key, label, definition }, at) =>
+      make("div", { class: `k-figure k-${key}` }, term(label, definition, "dt"), values[at]),
+    ),
+  );
+  const node = make(
+    "section",
+    { id: `column-${recipe.key}`, class: `k-column k-hue-${hue(recipe)}`, "aria-label": recipe.label },
+    make("header", {}, mark(recipe), make("h3", { text: recipe.label }), badge),
+    make("p", { class: "k-sentence", text: recipe.sentence }),
+    figures,
+    texts,
+  );
+  return {
+    node,
+    state(word, text) {
+      node.dataset.state = word;
+      setText(badge, text);
+    },
+    figures: (strings) => strings.forEach((text, at) => setText(values[at], text)),
+    append(row, text) {
+      const atBottom = texts.scrollHeight - texts.scrollTop - texts.clientHeight < 24;
+      const { newNode } = rows[row];
+      const fresh = newNode.lastElementChild;
+      const settled = newNode.firstChild ?? newNode.appendChild(document.createTextNode(""));
+      if (fresh) settled.appendData(fresh.textContent); // what has faded in is plain text from now on
+      fresh?.remove();
+      newNode.append(make("span", { class: "k-fresh", text }));
+      if (atBottom) texts.scrollTop = texts.scrollHeight;
+    },
+    end(row, reason) {
+      setText(rows[row].note, reason);
+      rows[row].node.dataset.ended = "";
+    },
+  };
+};

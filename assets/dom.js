@@ -1,0 +1,62 @@
+// Small helpers of the stage's scripts. Text becomes text nodes only: nothing here takes markup.
+
+const make = (tag, options = {}, ...children) => {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(options)) {
+    if (value === undefined || value === null) continue;
+    if (name === "class") node.className = value;
+    else if (name === "text") node.textContent = value;
+    else if (name === "on") for (const [event, listener] of Object.entries(value)) node.addEventListener(event, listener);
+    else node.setAttribute(name, value);
+  }
+  node.append(...children);
+  return node;
+};
+
+const setText = (node, text) => {
+  if (node.textContent !== text) node.textContent = text;
+};
+
+// A label that explains itself on hover, focus and to a screen reader.
+const term = (label, definition, tag = "span") =>
+  make(tag, { class: "k-term", text: label, tabindex: "0", "aria-label": `${label}: ${definition}`, "data-tip": definition });
+
+// One floating box for all definitions, so that no scrolling parent cuts it off.
+const explainOnHover = (root) => {
+  const tip = make("div", { class: "k-tip", "aria-hidden": "true" });
+  root.append(tip);
+  const show = (event) => {
+    const label = event.target.closest?.("[data-tip]");
+    if (!label) return;
+    tip.textContent = label.dataset.tip;
+    tip.classList.add("shown");
+    const at = label.getBoundingClientRect();
+    const box = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.width - 8))}px`;
+    tip.style.top = `${at.top - box.height - 8 > 0 ? at.top - box.height - 8 : at.bottom + 8}px`;
+  };
+  const hide = () => tip.classList.remove("shown");
+  root.addEventListener("mouseover", show);
+  root.addEventListener("focusin", show);
+  root.addEventListener("mouseout", hide);
+  root.addEventListener("focusout", hide);
+  root.addEventListener("keydown", (event) => event.key === "Escape" && hide());
+};
+
+// A letter's place in the palette: A is 0.
+const hue = (recipe) => (recipe.letter.charCodeAt(0) - 65) % 8;
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px,1px,2px", "1px,3px"];
+const STROKES = ["", "6 4", "2 3", "6 3 2 3", "10 4", "10 3 2 3", "5 2 1 2", "1 3"];
+
+// The way's letter with its colour and dash pattern: the same mark in column heads and table.
+const mark = (recipe) => {
+  const ns = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(ns, "svg");
+  const stroke = document.createElementNS(ns, "line");
+  for (const [name, value] of Object.entries({ viewBox: "0 0 26 4", width: 26, height: 4, "aria-hidden": "true" }))
+    svg.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ x1: 0, x2: 26, y1: 2, y2: 2, "stroke-dasharray": STROKES[hue(recipe)] }))
+    stroke.setAttribute(name, value);
+  svg.append(stroke);
+  return make("span", { class: `k-mark k-hue-${hue(recipe)}` }, make("b", { text: recipe.letter }), svg);
+};

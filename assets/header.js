@@ -1,0 +1,33 @@
+// The header: which model there is, and the light/dark switch.
+
+const { words } = props.page;
+const row = element.querySelector(".k-model");
+const label = document.createElement("b");
+const text = document.createElement("span");
+const theme = document.createElement("button");
+label.textContent = words.model;
+theme.type = "button";
+row.append(label, text, theme);
+
+const setModel = (value) => { if (text.textContent !== value) text.textContent = value; };
+setModel(props.value ?? "");
+watch("value", () => setModel(props.value));
+document.addEventListener("kshipra:model", ({ detail }) => setModel(detail));
+
+const KEY = "kshipra-theme";
+const remembered = () => { try { return localStorage.getItem(KEY); } catch { return null; } };
+const remember = (name) => { try { localStorage.setItem(KEY, name); } catch { /* a private window */ } };
+const name = () => {
+  const dark = document.body.classList.contains("dark");
+  theme.textContent = dark ? words.light : words.dark;
+  theme.setAttribute("aria-label", dark ? words.lightLabel : words.darkLabel);
+};
+const apply = (dark) => { document.body.classList.toggle("dark", dark); name(); };
+theme.addEventListener("click", () => {
+  const dark = !document.body.classList.contains("dark");
+  apply(dark);
+  remember(dark ? "dark" : "light");
+});
+if (remembered() && !new URLSearchParams(location.search).has("__theme")) apply(remembered() === "dark");
+name();
+new MutationObserver(name).observe(document.body, { attributes: true, attributeFilter: ["class"] });

@@ -1,0 +1,160 @@
+// The stage: reads the run's lines of JSON from where it was and draws them. Lines are told by kshipra/ui/view.py.
+
+const page = props.page;
+const { words } = page;
+const SETTLED = ["idle", "done", "stopped", "failed"];
+
+const charts = makeCharts(page);
+const columnsNode = make("div", { class: "k-columns" });
+const summaryNode = make("section", { id: "summary", "aria-label": "Summary" }, make("p", { class: "k-empty", text: words.summaryIdle }));
+element.querySelector(".k-stage").append(columnsNode, make("div", { class: "k-charts" }, ...charts.nodes), summaryNode);
+explainOnHover(element);
+
+let columns = [];
+let recipes = [];
+let status = "idle";
+let active = null; // the way whose rate stands beside the status
+let firstLine = null;
+let offset = 0;
+let pending = false; // Gradio drops a click while its last event is not over
+
+// Buttons and status
+
+const button = (id) => document.querySelector(`button#${id}, #${id} button`);
+const setStatus = (state, text) => {
+  if (status === "stopping" && !SETTLED.includes(state)) return; // the run goes on until its last step
+  status = state;
+  const node = document.getElementById("status");
+  if (node) {
+    node.dataset.state = state;
+    setText(node.lastElementChild, text);
+  }
+  const [run, stop] = [button("run"), button("stop")];
+  if (!run || !stop) return;
+  const focus = document.activeElement;
+  run.disabled = pending || !SETTLED.includes(state);
+  stop.disabled = SETTLED.includes(state) || state === "starting";
+  if (focus === run && run.disabled && !stop.disabled) stop.focus();
+  if (focus === stop && stop.disabled) run.focus();
+};
+const setRate = (text) => {
+  const node = document.getElementById("live-rate");
+  if (node) setText(node, text);
+};
+
+// Columns
+
+const showColumns = (chosen, prompts) => {
+  recipes = chosen;
+  columns = recipes.map((recipe) => makeColumn(page, recipe, prompts));
+  columnsNode.replaceChildren(...columns.map(({ node }) => node));
+};
+let form = { prompts: [], recipes: page.recipes.map(({ key }) => key) };
+const preview = (change) => {
+  form = { ...form, ...change };
+  if (firstLine !== null) return; // a run's texts stay until the next run
+  showColumns(page.recipes.filter(({ key }) => form.recipes.includes(key)), form.prompts);
+  columns.forEach((made) => made.state("waiting", "ready"));
+};
+
+// Summary
+
+const summaryRow = (recipe, excluded, cells) =>
+  make("tr", { class: `k-hue-${hue(recipe)}` },
+    make("th", { scope: "row" }, mark(recipe), make("span", { text: recipe.label }),
+      ...(excluded ? [make("small", { text: excluded })] : [])),
+    ...cells.map((text) => make("td", { text })));
+const showSummary = ({ same, headline, verdict, rows }) => {
+  const heads = page.summary.map(({ label, definition }) => make("th", { scope: "col" }, term(label, definition)));
+  const body = rows.map(([key, excluded, cells]) => summaryRow(recipes.find((recipe) => recipe.key === key), excluded, cells));
+  summaryNode.replaceChildren(
+    make("div", { class: "k-verdict", "data-same": String(same) },
+      ...(headline ? [make("p", { class: "k-headline", text: headline })] : []),
+      ...verdict.map((text) => make("p", { text }))),
+    ...(rows.length
+      ? [make("div", { class: "k-table", tabindex: "0", role: "region", "aria-label": words.details },
+          make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...body)))]
+      : []),
+  );
+};
+
+// Lines
+
+let chartsDirty = false;
+const handlers = {
+  run(id, facts) {
+    showColumns(facts.recipes.map((key) => page.recipes.find((recipe) => recipe.key === key)), facts.prompts);
+    columns.forEach((made) => made.state("queued", "queued"));
+    charts.start(id, recipes);
+    summaryNode.replaceChildren(make("p", { class: "k-empty", text: words.summaryIdle }));
+    active = null;
+  },
+  refused(id, sentence) { setStatus("failed", sentence); },
+  status: setStatus,
+  model(text) { document.dispatchEvent(new CustomEvent("kshipra:model", { detail: text })); },
+  state(way, word, text) {
+    columns[way].state(word, text);
+    if (word === "prefill" || word === "decoding") active = way;
+  },
+  t: (way, row, text) => columns[way].append(row, text),
+  end: (way, row, reason) => columns[way].end(row, reason),
+  f(way, strings) {
+    columns[way].figures(strings);
+    if (way === active) setRate(strings[0] === "–" ? "" : `${strings[0]} ${page.figures[0].label}`);
+  },
+  p(way, points) { charts.add(way, points); chartsDirty = true; },
+  summary: showSummary,
+  over() {
+    setRate("");
+    chartsDirty = false;
+    charts.draw(true);
+  },
+};
+
+const read = (value) => {
+  if (!value) return;
+  if (firstLine === null || !value.startsWith(firstLine)) {
+    const end = value.indexOf("\n") + 1;
+    if (!end) return;
+    const isRefusal = value.startsWith('["refused"');
+    if (!isRefusal) status = "queued";
+    [firstLine, offset] = [isRefusal ? firstLine : value.slice(0, end), 0];
+  }
+  const end = value.lastIndexOf("\n") + 1;
+  for (const text of value.slice(offset, end).split("\n")) {
+    if (!text) continue;
+    const [kind, ...rest] = JSON.parse(text);
+    handlers[kind](...rest);
+  }
+  offset = end;
+  if (chartsDirty) charts.draw();
+  chartsDirty = false;
+};
+
+watch("value", () => read(props.value));
+
+// What happens around the stage
+
+document.addEventListener("click", ({ target }) => {
+  if (target.closest?.("#run") && SETTLED.includes(status)) {
+    pending = true;
+    setStatus("starting", words.starting);
+  }
+  if (target.closest?.("#stop") && !SETTLED.includes(status)) setStatus("stopping", words.stopping);
+}, true);
+document.addEventListener("kshipra:settled", () => {
+  setRate("");
+  pending = false;
+  const whole = SETTLED.includes(status);
+  setStatus(whole ? status : "failed", whole ? document.getElementById("status").textContent : words.lost);
+});
+document.addEventListener("kshipra:form", ({ detail }) => preview(detail));
+
+preview({});
+const whenButtonsAreThere = () => {
+  if (button("run") && button("stop") && document.getElementById("status")) setStatus(status, document.getElementById("status").textContent);
+  else requestAnimationFrame(whenButtonsAreThere);
+};
+whenButtonsAreThere();
+document.dispatchEvent(new CustomEvent("kshipra:stage"));
+read(props.value);

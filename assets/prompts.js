@@ -1,0 +1,60 @@
+// The prompt editor: a list of texts that lives in the component's value and goes with Run.
+
+const { words, presets, most } = props.page;
+const root = element.querySelector(".k-prompts");
+let prompts = [...props.value];
+
+const create = (tag, attributes = {}, text = "") => {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.textContent = text;
+  return node;
+};
+
+const select = create("select", { "aria-label": words.preset });
+const list = create("ol");
+const addButton = create("button", { type: "button", class: "k-add" }, words.add);
+
+const announce = () => document.dispatchEvent(new CustomEvent("kshipra:form", { detail: { prompts } }));
+const store = () => {
+  props.value = [...prompts];
+  const same = presets.findIndex((preset) => JSON.stringify(preset.prompts) === JSON.stringify(prompts));
+  select.value = String(same);
+  addButton.disabled = prompts.length >= most;
+  announce();
+};
+const fit = (area) => {
+  area.style.height = "auto";
+  area.style.height = `${Math.min(area.scrollHeight + 2, 150)}px`;
+};
+const item = (text, at) => {
+  const node = create("li");
+  const area = create("textarea", {
+    rows: "1", spellcheck: "false", placeholder: words.placeholder, "aria-label": words.label.replace("{n}", at + 1),
+  });
+  area.value = text;
+  area.addEventListener("input", () => { prompts[at] = area.value; fit(area); store(); });
+  const remove = create("button", { type: "button", "aria-label": words.remove.replace("{n}", at + 1) }, "×");
+  remove.disabled = prompts.length === 1;
+  remove.addEventListener("click", () => { prompts.splice(at, 1); show(Math.min(at, prompts.length - 1)); });
+  node.append(create("span", { "aria-hidden": "true" }, at + 1), area, remove);
+  return node;
+};
+const show = (focusAt = null) => {
+  list.replaceChildren(...prompts.map(item));
+  list.querySelectorAll("textarea").forEach(fit);
+  if (focusAt !== null) list.querySelectorAll("textarea")[focusAt].focus();
+  store();
+};
+
+for (const [at, { name }] of presets.entries()) select.append(create("option", { value: at }, name));
+select.append(create("option", { value: -1, disabled: "" }, words.own));
+select.addEventListener("change", () => { prompts = [...presets[Number(select.value)].prompts]; show(); });
+addButton.addEventListener("click", () => { prompts.push(""); show(prompts.length - 1); });
+
+const head = create("div", { class: "k-prompts-head" });
+head.append(create("h2", {}, words.title), select);
+root.append(head, list, addButton);
+show();
+document.addEventListener("kshipra:stage", announce);
+new ResizeObserver(() => list.querySelectorAll("textarea").forEach(fit)).observe(root);

@@ -1,0 +1,203 @@
+"""The shell: python -m kshipra generate | bench | models. Results go to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from kshipra import limits, metrics
+from kshipra.errors import KshipraError
+from kshipra.models import catalogue
+from kshipra.modes import MODES, mode_named
+from kshipra.types import RunResult, SamplingParams
+
+ERRORS = Console(stderr=True)
+MODE_NAMES = tuple(mode.name for mode in MODES)
+
+
+class Parser(argparse.ArgumentParser):
+    """Bad arguments end with status 2 and one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def engine_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", default=catalogue.DEFAULT, help="catalogue name, Hub id, folder or .gguf file"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
+    parser.add_argument(
+        "--dtype", default="auto", help="what is computed in: auto, float32, bfloat16, float16"
+    )
+    parser.add_argument("--weights", default="native", help="what is stored: native")
+    parser.add_argument("--execution", default="eager", help="eager")
+    parser.add_argument("--implementation", default="auto", help="auto, native or transformers")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser(prog="kshipra", description="A laboratory bench for LLM inference.")
+    verbs = parser.add_subparsers(dest="verb", required=True, parser_class=Parser)
+
+    generate = verbs.add_parser("generate", help="complete prompts")
+    generate.add_argument("prompts", nargs="+", metavar="PROMPT")
+    generate.add_argument("--mode", default="kv_cache", help=", ".join(MODE_NAMES))
+    generate.add_argument("--max-new-tokens", type=int, default=32)
+    generate.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    generate.add_argument("--top-k", type=int, default=0, help="0 is off")
+    generate.add_argument("--top-p", type=float, default=1.0, help="1 is off")
+    generate.add_argument("--repetition-penalty", type=float, default=1.0, help="1 is off")
+    generate.add_argument("--seed", type=int, help="fresh if not given; the result shows it")
+    generate.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="may be given several times"
+    )
+    generate.add_argument(
+        "--chat", action="store_true", help="put each prompt into the model's chat template"
+    )
+    generate.add_argument("--json", action="store_true", help="the whole result as one JSON object")
+    engine_arguments(generate)
+
+    bench = verbs.add_parser("bench", help="measure modes against each other")
+    bench.add_argument("--mode", default=",".join(MODE_NAMES), help="one or several, separated by commas")
+    bench.add_argument("--rows", type=int, default=4)
+    bench.add_argument("--prompt-tokens", type=int, default=32)
+    bench.add_argument("--new-tokens", type=int, default=64)
+    bench.add_argument("--repeats", type=int, default=3)
+    bench.add_argument(
+        "--json", metavar="FILE", help="also as one JSON object; - for the last line of stdout"
+    )
+    engine_arguments(bench)
+
+    verbs.add_parser("models", help="list the catalogue")
+    return parser.parse_args(arguments)
+
+
+def load_engine(arguments: argparse.Namespace):
+    """The engine that the arguments name, with a bar while something is fetched."""
+    from kshipra.engine.runner import load
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=ERRORS, transient=True) as bar:
+        task = bar.add_task("Loading", total=None)
+
+        def progress(what: str, done: int | None, total: int | None) -> None:
+            bar.update(task, description=what, completed=done or 0, total=total)
+
+        return load(
+            arguments.model,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            weights=arguments.weights,
+            execution=arguments.execution,
+            implementation=arguments.implementation,
+            progress=progress,
+        )
+
+
+def counting_bar(what: str, total: int) -> tuple[Progress, int]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=ERRORS, transient=True)
+    return bar, bar.add_task(what, total=total)
+
+
+def generate(arguments: argparse.Namespace) -> None:
+    prompts = tuple(limits.clean_text(prompt) for prompt in arguments.prompts)
+    limits.check_prompts(prompts)
+    mode_named(arguments.mode)
+    params = SamplingParams(
+        arguments.max_new_tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        repetition_penalty=arguments.repetition_penalty,
+        seed=arguments.seed,
+        stop=tuple(arguments.stop),
+    )
+    engine = load_engine(arguments)
+    requests = engine.requests(prompts, params, chat=arguments.chat)
+    events = []
+    bar, task = counting_bar("Generating", len(prompts) * params.max_new_tokens)
+    with bar:
+        for event in engine.run(requests, mode=arguments.mode):
+            events.append(event)
+            bar.advance(task, len(event.new_tokens))
+    result = metrics.fold(arguments.mode, requests, events)
+    if arguments.json:
+        print(json.dumps(result.to_dict(), allow_nan=False))
+    else:
+        print_texts(prompts, result)
+
+
+def print_texts(prompts: Sequence[str], result: RunResult) -> None:
+    for number, (prompt, row) in enumerate(zip(prompts, result.rows, strict=True), start=1):
+        seed = f", seed {row.seed}" if row.seed is not None else ""
+        print(f"[{number}] {prompt}{row.text}\n    ({row.new_tokens} tokens, {row.finish_reason}{seed})")
+    rate = result.end_to_end_tok_per_s
+    figures = f"{rate:.1f} tok/s end to end" if rate else "nothing generated"
+    ERRORS.print(f"{result.mode}: {figures}, {result.forward_passes} passes", style="dim")
+
+
+def bench(arguments: argparse.Namespace) -> None:
+    from kshipra import bench as benching
+
+    modes = [mode_named(name).name for name in arguments.mode.split(",")]
+    for field, least in (("rows", 1), ("prompt_tokens", 1), ("new_tokens", 1), ("repeats", 1)):
+        if getattr(arguments, field) < least:
+            raise KshipraError(f"--{field.replace('_', '-')} must be at least {least}.")
+    engine = load_engine(arguments)
+    requests = benching.synthetic_requests(
+        engine, rows=arguments.rows, prompt_tokens=arguments.prompt_tokens, new_tokens=arguments.new_tokens
+    )
+    bar, task = counting_bar("Measuring", len(modes) * (arguments.repeats + 1))
+    with bar:
+        results = benching.measure(
+            engine, requests, modes, repeats=arguments.repeats, progress=lambda: bar.advance(task)
+        )
+    summaries = [benching.summarise(mode, found) for mode, found in results.items()]
+    Console().print(benching.table(summaries))
+    report = benching.report(engine, arguments, summaries, results)
+    if arguments.json == "-":
+        print(json.dumps(report, allow_nan=False))
+    elif arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(report, file, allow_nan=False)
+
+
+def models(_: argparse.Namespace) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "size", "licence", "what it is"):
+        table.add_column(heading)
+    for entry in catalogue.ENTRIES:
+        table.add_row(entry.name, f"{entry.download_bytes / 1e6:.0f} MB", entry.licence, entry.sentence)
+    Console().print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parsed = parse(arguments)
+    try:
+        {"generate": generate, "bench": bench, "models": models}[parsed.verb](parsed)
+    except KshipraError as error:
+        print(f"kshipra: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

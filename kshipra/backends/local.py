@@ -1,0 +1,231 @@
+"""An engine in this process: one thread owns the model, loads it and runs one plan at a time.
+
+Everything that leaves the thread is a plain Message in a run's own queue, so a slow listener never slows a pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from kshipra import limits, metrics
+from kshipra.backends.base import DeviceChoice
+from kshipra.errors import KshipraError
+from kshipra.recipes import RECIPE_KEYS, recipe_named
+from kshipra.types import (
+    Ended,
+    Failed,
+    Finished,
+    Loading,
+    Message,
+    ModelChoice,
+    Plan,
+    Queued,
+    Ready,
+    Request,
+    Started,
+    StepEvent,
+    Stepped,
+)
+
+if TYPE_CHECKING:
+    from kshipra.engine.runner import Engine
+
+MAX_WAITING = 16
+log = logging.getLogger(__name__)
+
+
+class Stopped(KshipraError):
+    """Raised inside a load whose run was stopped."""
+
+
+class LocalRun:
+    """A plan, or with `plan=None` only a model to load, and what has been told about it."""
+
+    def __init__(self, backend: LocalBackend, choice: ModelChoice, plan: Plan | None) -> None:
+        self.choice, self.plan = choice, plan
+        self._backend = backend
+        self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._stop = threading.Event()
+
+    def messages(self, timeout_s: float) -> list[Message]:
+        try:
+            found = [self._told.get(timeout=timeout_s)]
+        except queue.Empty:
+            return []
+        while not self._told.empty():
+            found.append(self._told.get_nowait())
+        return found
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._backend.withdraw(self)
+
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def tell(self, message: Message) -> None:
+        self._told.put(message)
+
+
+class LocalBackend:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[LocalRun] = []
+        self._current: LocalRun | None = None
+        self._closed = False
+        self._loaded: tuple[ModelChoice, Engine] | None = None
+        self._model: Ready | Loading | Failed | None = None
+        self._thread = threading.Thread(target=self._work, name="kshipra-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, plan: Plan) -> LocalRun:
+        limits.check_plan(plan, RECIPE_KEYS)
+        return self._enqueue(LocalRun(self, plan.choice, plan))
+
+    def preload(self, choice: ModelChoice) -> LocalRun:
+        return self._enqueue(LocalRun(self, choice, None))
+
+    def model(self) -> Ready | Loading | Failed | None:
+        return self._model
+
+    def devices(self) -> tuple[DeviceChoice, ...]:
+        from kshipra.engine.devices import device_choices
+
+        return device_choices()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            if self._current is not None:
+                self._current._stop.set()
+            self._changed.notify_all()
+        self._thread.join()
+        self._loaded = None
+
+    def withdraw(self, run: LocalRun) -> None:
+        """End `run` at once if it is still waiting; one that works is told through its flag."""
+        with self._changed:
+            if run in self._waiting:
+                self._waiting.remove(run)
+                run.tell(Ended(stopped=True))
+                self._tell_places()
+
+    def _enqueue(self, run: LocalRun) -> LocalRun:
+        with self._changed:
+            if self._closed:
+                raise KshipraError("Kshipra is shutting down: try again in a minute.")
+            if len(self._waiting) >= MAX_WAITING:
+                raise KshipraError(f"{MAX_WAITING} runs are waiting already: try again in a few minutes.")
+            self._waiting.append(run)
+            self._tell_places()
+            self._changed.notify_all()
+        return run
+
+    def _tell_places(self) -> None:
+        ahead = 1 if self._current is not None else 0
+        for place, run in enumerate(self._waiting, start=ahead):
+            if place:
+                run.tell(Queued(place))
+
+    def _next(self) -> LocalRun | None:
+        with self._changed:
+            self._current = None
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
+                for run in self._waiting:
+                    run.tell(Ended(stopped=True))
+                return None
+            self._current = self._waiting.pop(0)
+            self._tell_places()
+            return self._current
+
+    def _work(self) -> None:
+        while (run := self._next()) is not None:
+            try:
+                engine = self._engine(run)
+                if run.plan is not None:
+                    self._serve(run, run.plan, engine)
+            except Stopped:
+                pass
+            except Exception as error:  # the thread must outlive whatever a run does
+                run.tell(Failed(sentence_for(error)))
+            finally:
+                run.tell(Ended(run.stopped()))
+
+    def _serve(self, run: LocalRun, plan: Plan, engine: Engine) -> None:
+        """Every recipe on the same requests, so with the same seeds, one after another."""
+        prompts = [limits.clean_text(prompt) for prompt in plan.prompts]
+        requests = engine.requests(prompts, plan.params, chat=plan.chat)
+        for key in plan.recipes:
+            if run.stopped() or not self._recipe(run, key, requests, engine):
+                return
+
+    def _recipe(self, run: LocalRun, key: str, requests: tuple[Request, ...], engine: Engine) -> bool:
+        """Run one recipe and tell of every step; False if it failed, with what there was until then."""
+        mode = recipe_named(key).mode
+        events: list[StepEvent] = []
+        run.tell(Started(key, requests))
+        try:
+            for event in engine.run(requests, mode=mode, stopped=run.stopped):
+                events.append(event)
+                run.tell(Stepped(key, event))
+        except Exception as error:
+            run.tell(Failed(sentence_for(error), key, metrics.fold(mode, requests, events)))
+            return False
+        result = metrics.fold(mode, requests, events)
+        run.tell(Finished(key, result, any(row.finish_reason == "cancelled" for row in result.rows)))
+        return True
+
+    def _engine(self, run: LocalRun) -> Engine:
+        """The engine of the run's choice. The one before stays until the new one is there, then goes."""
+        if self._loaded is None or self._loaded[0] != run.choice:
+            before = self._model if isinstance(self._model, Ready) else None
+            try:
+                self._loaded = (run.choice, self._load(run))
+            except Exception as error:
+                stopped = isinstance(error, Stopped)
+                self._model = before or (None if stopped else Failed(sentence_for(error)))
+                raise
+        engine = self._loaded[1]
+        self._model = engine.describe()
+        run.tell(self._model)
+        return engine
+
+    def _load(self, run: LocalRun) -> Engine:
+        from kshipra.engine.runner import load
+
+        def progress(what: str, done: int | None, total: int | None) -> None:
+            if run.stopped():
+                raise Stopped("The load was stopped.")
+            self._model = Loading(what, done, total)
+            run.tell(self._model)
+
+        choice = run.choice
+        progress(f"Loading {choice.model}", None, None)
+        return load(
+            choice.model,
+            device=choice.device,
+            dtype=choice.dtype,
+            weights=choice.weights,
+            execution=choice.execution,
+            implementation=choice.implementation,
+            progress=progress,
+        )
+
+
+def sentence_for(error: Exception) -> str:
+    """What a person is told about `error`; what they cannot mend goes to the log with its traceback."""
+    if isinstance(error, KshipraError):
+        return str(error)
+    if isinstance(error, MemoryError) or "memory" in str(error).lower():
+        log.warning("out of memory", exc_info=error)
+        return (
+            "The run needed more memory than there is: use fewer prompts, shorter ones or fewer new tokens."
+        )
+    log.exception("a run failed", exc_info=error)
+    return (
+        "Something went wrong in Kshipra itself: the log has the details; try again or change the settings."
+    )

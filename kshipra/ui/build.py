@@ -1,0 +1,207 @@
+"""The page's wiring: components, events, and the one generator that turns a run's messages into the stage's text.
+
+What is shown and when is `view`'s to decide; how it is drawn, the scripts' in assets/. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from kshipra.backends.base import Backend, Run
+from kshipra.errors import KshipraError
+from kshipra.recipes import RECIPE_KEYS, RECIPES, recipe_named
+from kshipra.types import Loading, ModelChoice, Plan
+from kshipra.ui import words
+from kshipra.ui.fields import ASSETS, rail, script
+from kshipra.ui.form import Form, plan_of
+from kshipra.ui.lines import line
+from kshipra.ui.sessions import Sessions
+from kshipra.ui.theme import theme
+from kshipra.ui.view import RunView, model_text, refusal
+
+WAKE_EVERY_S = 0.1
+WATCHERS = 24  # runs that may be watched or wait at once: each holds one of Gradio's forty threads
+LOADING_POLL_S = 0.4
+PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
+
+_log = logging.getLogger(__name__)
+
+
+def watch(run: Run, view: RunView) -> Iterator[str]:
+    """The stage's whole text, each time it has grown: at most once every WAKE_EVERY_S."""
+    text = view.lines(time.monotonic())
+    yield text
+    while not view.ended:
+        woken_at = time.monotonic()
+        view.add(run.messages(0.5))
+        if new := view.lines(time.monotonic()):
+            text += new
+            yield text
+        time.sleep(max(0.0, woken_at + WAKE_EVERY_S - time.monotonic()))
+
+
+def _in_order(plan: Plan) -> Plan:
+    """`plan` with its recipes in the page's order; unknown ones stay for the backend to refuse."""
+    known = [key for key in RECIPE_KEYS if key in plan.recipes]
+    return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in RECIPE_KEYS)))
+
+
+def run_handler(backend: Backend, choice: ModelChoice, sessions: Sessions) -> Callable[..., Iterator[str]]:
+    """What Run does. However it ends (finished, stopped, tab closed, error), its run is stopped and forgotten."""
+
+    def start(request: gr.Request, *fields: Any) -> Iterator[str]:
+        run_id, session = uuid.uuid4().hex, str(request.session_hash)
+        try:
+            plan = _in_order(plan_of(Form(*fields), choice))
+            run = backend.submit(plan)
+        except KshipraError as error:
+            yield refusal(run_id, str(error))
+            return
+        except Exception:
+            _log.exception("a plan was not taken")
+            yield refusal(run_id, words.BUG)
+            return
+        sessions.begin(session, run)
+        text = ""
+        try:
+            for text in watch(run, RunView(run_id, tuple(map(recipe_named, plan.recipes)), plan.prompts)):
+                yield text
+        except Exception:
+            _log.exception("a run could not be shown")
+            yield text + line("status", "failed", words.BUG) + line("over")
+        finally:
+            sessions.end(session, run)
+
+    return start
+
+
+def model_watcher(backend: Backend) -> Callable[[], AsyncIterator[str]]:
+    """The header's model line, until nothing is loading any more. Asynchronous: waiting visitors hold no thread."""
+
+    async def follow() -> AsyncIterator[str]:
+        while isinstance(message := backend.model(), Loading):
+            yield model_text(message)
+            await asyncio.sleep(LOADING_POLL_S)
+        yield model_text(message)
+
+    return follow
+
+
+def _plotly_address() -> str:
+    gr.set_static_paths([PLOTLY])
+    return f"gradio_api/file={PLOTLY.as_posix()}"
+
+
+def _header(first_text: str) -> gr.HTML:
+    logo = (ASSETS / "logo.svg").read_text(encoding="utf-8")
+    return gr.HTML(
+        first_text,
+        elem_id="header",
+        html_template=f"<header class='k-header'><div class='k-brand'>{logo}<h1>{html.escape(words.NAME)}</h1>"
+        f"<p>{html.escape(words.SENTENCE)}</p></div><div class='k-model'></div></header>",
+        js_on_load=script("header.js"),
+        apply_default_css=False,
+        page={"words": words.HEADER},
+    )
+
+
+def _stage() -> gr.HTML:
+    named = ("key", "label", "definition")
+    return gr.HTML(
+        "",
+        elem_id="stage",
+        html_template="<div class='k-stage'></div>",
+        js_on_load=script("dom.js", "charts.js", "columns.js", "page.js"),
+        apply_default_css=False,
+        page={
+            "words": words.PAGE,
+            "recipes": [
+                {"key": r.key, "letter": r.letter, "label": r.label, "sentence": r.sentence} for r in RECIPES
+            ],
+            "figures": [dict(zip(named, figure, strict=True)) for figure in words.FIGURES],
+            "charts": [dict(zip((*named[:2], "note", named[2]), c, strict=True)) for c in words.CHARTS],
+            "summary": [{"label": label, "definition": text} for label, text in words.SUMMARY],
+            "plotly": _plotly_address(),
+        },
+    )
+
+
+def _status() -> None:
+    gr.HTML(
+        "",
+        elem_id="status-slot",
+        html_template="<div class='k-status'><div id='status' role='status' aria-live='polite' data-state='idle'>"
+        "<i aria-hidden='true'></i>"
+        f"<span>{html.escape(words.PAGE['idle'])}</span></div><div id='live-rate' aria-hidden='true'></div></div>",
+        js_on_load=None,
+        apply_default_css=False,
+    )
+
+
+def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
+    """The page of `backend`, with `choice` as its first model, device and precision."""
+    sessions = Sessions()
+    with gr.Blocks(title=words.NAME, fill_width=True, analytics_enabled=False) as page:
+        header = _header(model_text(backend.model()))
+        with gr.Row(elem_id="bench"):
+            with gr.Column(elem_id="rail", scale=0, min_width=300):
+                gr.HTML("<button type='button' aria-expanded='false'></button>", elem_id="rail-toggle",
+                        html_template="${value}", js_on_load=script("rail.js"), apply_default_css=False,
+                        page={"words": words.RAIL})
+                fields = rail(choice, backend.devices())
+            with gr.Column(elem_id="main", scale=1, min_width=300):
+                with gr.Row(elem_id="toolbar"):
+                    run = gr.Button("Run", variant="primary", elem_id="run", scale=0, min_width=110)
+                    stop = gr.Button("Stop", elem_id="stop", scale=0, min_width=90)
+                    _status()
+                stage = _stage()
+
+        def stop_run(request: gr.Request) -> None:
+            sessions.stop(str(request.session_hash))
+
+        running = run.click(
+            run_handler(backend, choice, sessions),
+            inputs=fields,
+            outputs=stage,
+            show_progress="hidden",
+            api_visibility="private",
+            concurrency_limit=WATCHERS,
+            trigger_mode="once",
+        )
+        for event in (running.then, running.failure):  # `then` alone is silent after an error
+            event(None, js="() => { document.dispatchEvent(new CustomEvent('kshipra:settled')); }")
+        stop.click(stop_run, queue=False, show_progress="hidden", api_visibility="private")
+        page.load(
+            model_watcher(backend),
+            outputs=header,
+            show_progress="hidden",
+            api_visibility="private",
+            concurrency_limit=None,
+        )
+        page.unload(stop_run)
+    return page
+
+
+def launch_options() -> dict[str, Any]:
+    """What Gradio 6 takes at `launch`, not at `Blocks`."""
+    return {
+        "theme": theme(),
+        "css_paths": [ASSETS / "page.css"],
+        "head": '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        "favicon_path": ASSETS / "logo.svg",
+        "ssr_mode": False,
+        "run_history": False,
+        "footer_links": ["gradio"],
+        "show_error": False,
+    }

@@ -1,0 +1,117 @@
+"""One way's column while it runs: its figures so far, and its chart points, thinned to a bounded number."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from kshipra.metrics import latency, rate
+from kshipra.types import Recipe, Request, StepEvent
+from kshipra.ui import show
+
+WINDOW = 8  # passes of the throughput chart's rolling rate
+MAX_POINTS = 500  # a way's chart points, about
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+@dataclass
+class Column:
+    """The fold of one recipe's StepEvents. `take_*` hand out what was not yet handed out."""
+
+    recipe: Recipe
+    requests: tuple[Request, ...] = ()
+    passes: int = 0
+    new_tokens: int = 0
+    ttft_s: float | None = None
+    last: StepEvent | None = None
+    _started_rows: set[int] = field(default_factory=set)
+    _decode_s: list[float] = field(default_factory=list)
+    _window: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
+    _texts: dict[int, list[str]] = field(default_factory=dict)
+    _points: list[list[Any]] = field(default_factory=list)
+    _group: list[StepEvent] = field(default_factory=list)
+    _stride: int = 0
+
+    def add(self, event: StepEvent) -> None:
+        self.passes += 1
+        self.new_tokens += len(event.new_tokens)
+        self.last = event
+        self._window = self._window or deque([(0.0, 0)], maxlen=WINDOW + 1)
+        self._window.append((event.at_s, len(event.new_tokens)))
+        if event.phase == "decode":
+            self._decode_s.append(event.elapsed_s)
+        for token in event.new_tokens:
+            self._started_rows.add(token.row)
+            self.ttft_s = event.at_s if self.ttft_s is None else self.ttft_s
+            if token.text:
+                self._texts.setdefault(token.row, []).append(token.text)
+        self._add_point(event)
+
+    def _add_point(self, event: StepEvent) -> None:
+        if not self._stride:
+            expected = sum(request.params.max_new_tokens for request in self.requests) / max(1, len(event.rows))
+            self._stride = max(1, -(-int(expected) // MAX_POINTS))
+        self._group.append(event)
+        if len(self._group) >= self._stride:
+            self._close_group()
+
+    def _close_group(self) -> None:
+        """One point for the passes since the last: their mean time, and the state after the last of them."""
+        if not self._group:
+            return
+        mean_s = sum(event.elapsed_s for event in self._group) / len(self._group)
+        end, rolling = self._group[-1], self.rolling_tok_per_s
+        self._points.append(
+            [
+                self.passes,
+                _short(mean_s * 1000),
+                round(end.at_s, 3),
+                None if rolling is None else _short(rolling),
+                round(end.resident_bytes / show.MIB, 2),
+                round(end.kv_bytes / show.MIB, 3),
+                int(any(event.phase == "prefill" for event in self._group)),
+            ]
+        )
+        self._group = []
+
+    @property
+    def rolling_tok_per_s(self) -> float | None:
+        """New tokens a second over the last WINDOW passes, or all while there are fewer."""
+        if not self._window:
+            return None
+        (from_s, _), *passes = self._window
+        return rate(sum(new for _, new in passes), self._window[-1][0] - from_s)
+
+    @property
+    def decoded(self) -> bool:
+        return bool(self._decode_s)
+
+    @property
+    def decode_tok_per_s(self) -> float | None:
+        return rate(self.new_tokens - len(self._started_rows), sum(self._decode_s))
+
+    def figures(self) -> list[str]:
+        """In the order of `words.FIGURES`."""
+        return [
+            show.digits(self.decode_tok_per_s),
+            show.seconds(self.ttft_s),
+            show.seconds(latency(self._decode_s).p50),
+            show.count(self.passes),
+            show.size(self.last.kv_bytes if self.last else None),
+            show.size(self.last.peak_extra_bytes if self.last else None),
+        ]
+
+    def take_texts(self) -> list[tuple[int, str]]:
+        texts, self._texts = self._texts, {}
+        return [(row, "".join(pieces)) for row, pieces in texts.items()]
+
+    def take_points(self, *, final: bool = False) -> list[list[Any]]:
+        """The points since the last call; a final call includes the last pass, whatever the stride."""
+        if final:
+            self._close_group()
+        points, self._points = self._points, []
+        return points

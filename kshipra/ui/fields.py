@@ -1,0 +1,93 @@
+"""The left rail: what a person fills in before Run. Its components come back in the order of `form.Form`'s fields."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import gradio as gr
+from gradio.components import Component
+
+from kshipra.backends.base import DeviceChoice
+from kshipra.limits import MAX_PROMPTS
+from kshipra.recipes import RECIPE_KEYS, RECIPES
+from kshipra.types import ModelChoice
+from kshipra.ui import words
+
+ASSETS = Path(__file__).parents[2] / "assets"
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+def script(*names: str) -> str:
+    """The scripts of assets/ as one: the body of a component's `js_on_load`."""
+    return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
+
+
+def _model_names() -> list[str]:
+    try:
+        return list(import_module("kshipra.models.catalogue").NAMES)
+    except ImportError:
+        return ["smollm2-135m-instruct", "gpt2", "distilgpt2"]
+
+
+def _prompts() -> gr.HTML:
+    presets = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
+    return gr.HTML(
+        presets[0]["prompts"],
+        elem_id="prompts",
+        html_template="<div class='k-prompts'></div>",
+        js_on_load=script("prompts.js"),
+        apply_default_css=False,
+        page={"words": words.PROMPTS, "presets": presets, "most": MAX_PROMPTS},
+    )
+
+
+def _device(devices: tuple[DeviceChoice, ...], default: str) -> gr.Dropdown:
+    usable = [(device.label, device.name) for device in devices if device.unavailable is None]
+    missing = [f"{device.name} is not available: {device.unavailable}" for device in devices if device.unavailable]
+    return gr.Dropdown(
+        [("auto", "auto"), *usable],
+        value=default if default in {name for _, name in usable} else "auto",
+        label="Device",
+        info=" ".join(missing) or None,
+        elem_id="device",
+    )
+
+
+def rail(choice: ModelChoice, devices: tuple[DeviceChoice, ...]) -> list[Component]:
+    """Build the rail in the current context."""
+    prompts = _prompts()
+    recipes = gr.CheckboxGroup(
+        [(f"{recipe.letter} {recipe.label}", recipe.key) for recipe in RECIPES],
+        value=list(RECIPE_KEYS),
+        label="Ways to compare",
+        elem_id="recipes",
+    )
+    names = _model_names()
+    model = gr.Dropdown(
+        names if choice.model in names else [choice.model, *names],
+        value=choice.model,
+        allow_custom_value=True,
+        label="Model",
+        info="A name from the list, a Hub id, a folder or a .gguf file.",
+        elem_id="model",
+    )
+    device = _device(devices, choice.device)
+    with gr.Row(elem_classes="k-pair"):
+        most = gr.Number(24, label="Max new tokens", elem_id="max-new-tokens")
+        dtype = gr.Dropdown(list(DTYPES), value=choice.dtype, label="Precision", elem_id="dtype")
+    chat = gr.Radio(
+        [("raw text", "raw"), ("chat template", "chat")], value="raw", label="Prompts are sent as", elem_id="chat"
+    )
+    with gr.Accordion("Sampling", open=False, elem_id="sampling"):
+        with gr.Row(elem_classes="k-pair"):
+            temperature = gr.Number(0, step=0.1, label="Temperature", info="0 is greedy", elem_id="temperature")
+            seed = gr.Number(None, label="Seed", info="blank draws one", elem_id="seed")
+        with gr.Row(elem_classes="k-pair"):
+            top_k = gr.Number(0, label="Top-k", info="0 is off", elem_id="top-k")
+            top_p = gr.Number(1, step=0.05, label="Top-p", info="1 is off", elem_id="top-p")
+        penalty = gr.Number(
+            1, step=0.05, label="Repetition penalty", info="1 is off", elem_id="repetition-penalty"
+        )
+    return [prompts, recipes, model, device, dtype, chat, most, temperature, top_k, top_p, penalty, seed]

@@ -1,0 +1,68 @@
+"""From what the page posts to a Plan. Anything can be posted, so everything is checked here or in `kshipra.limits`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kshipra.errors import InputError
+from kshipra.limits import MAX_NEW_TOKENS, clean_text
+from kshipra.types import ModelChoice, Plan, SamplingParams
+
+
+@dataclass(frozen=True)
+class Form:
+    """The fields in the order in which the page posts them."""
+
+    prompts: Any
+    recipes: Any
+    model: Any
+    device: Any
+    dtype: Any
+    chat: Any
+    max_new_tokens: Any
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    repetition_penalty: Any
+    seed: Any
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise InputError(f"{name} must be a list of texts.")
+    return tuple(clean_text(item) for item in value)
+
+
+def _whole(name: str, value: Any, range_text: str) -> int:
+    whole = isinstance(value, (int, float)) and math.isfinite(value) and value == int(value)
+    if not whole or isinstance(value, bool):
+        raise InputError(f"{name}: give a whole number {range_text}.")
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        raise InputError(f"{name}: give a number.")
+    return float(value)
+
+
+def plan_of(form: Form, default: ModelChoice) -> Plan:
+    """The Plan that `form` asks for; InputError names the field that cannot be used."""
+    params = SamplingParams(
+        max_new_tokens=_whole("Max new tokens", form.max_new_tokens, f"from 0 to {MAX_NEW_TOKENS:,}"),
+        temperature=_number("Temperature", form.temperature),
+        top_k=_whole("Top-k", form.top_k, "of at least 0"),
+        top_p=_number("Top-p", form.top_p),
+        repetition_penalty=_number("Repetition penalty", form.repetition_penalty),
+        seed=None if form.seed is None else _whole("Seed", form.seed, "of at least 0, or leave it blank"),
+    )
+    choice = replace(
+        default,
+        model=clean_text(str(form.model or "")).strip(),
+        device=str(form.device),
+        dtype=str(form.dtype),
+    )
+    prompts, recipes = _texts("Prompts", form.prompts), _texts("Ways to compare", form.recipes)
+    return Plan(choice, prompts, recipes, params, chat=form.chat == "chat")

@@ -1,0 +1,52 @@
+"""How a number is written for a person, once: at most three significant digits, a unit beside it, a dash for unknown.
+
+Milliseconds, KiB and MiB exist only here; everything else speaks seconds and bytes.
+"""
+
+from __future__ import annotations
+
+DASH = "–"
+MIB = 2**20
+
+
+def digits(value: float | None) -> str:
+    """`value` with at most three significant digits and no exponent: 16.4, 0.0123, 1,210."""
+    if value is None:
+        return DASH
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.3g}")
+    text = f"{rounded:,.6f}" if abs(rounded) < 1 else f"{rounded:,.2f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def seconds(value: float | None) -> str:
+    if value is None:
+        return DASH
+    return f"{digits(value)} s" if value >= 1 else f"{digits(value * 1000)} ms"
+
+
+def size(value: int | None) -> str:
+    """Bytes as bytes, KiB, MiB or GiB."""
+    if value is None:
+        return DASH
+    amount, unit = float(value), "B"
+    for larger in ("KiB", "MiB", "GiB"):
+        if abs(amount) < 1000:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{digits(amount)} {unit}" if value else "0"
+
+
+def count(value: int | None) -> str:
+    """A number that was counted, not measured: every digit."""
+    return DASH if value is None else f"{value:,}"
+
+
+def times(value: float | None) -> str:
+    return DASH if value is None else f"{digits(value)}×"
+
+
+def listing(items: list[str]) -> str:
+    """A, B and C."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,0 +1,118 @@
+"""What a run came to, as text: the table's rows, the speed-ups, and whether all ways gave the same ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kshipra.metrics import first_difference, speed_up
+from kshipra.types import Recipe, RunResult
+from kshipra.ui import show
+
+EXACT = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one way ended: its result, and why it cannot be compared, if it cannot."""
+
+    recipe: Recipe
+    result: RunResult
+    excluded: str | None = None  # "stopped", "failed"
+
+
+def _cells(result: RunResult, gain: float | None) -> list[str]:
+    step = result.step_latency_s
+    return [
+        show.times(gain),
+        show.digits(result.end_to_end_tok_per_s),
+        show.digits(result.decode_tok_per_s),
+        show.seconds(result.ttft_s),
+        show.seconds(step.p50),
+        show.seconds(step.p99),
+        show.count(result.forward_passes),
+        show.count(result.new_tokens),
+        show.size(result.peak_extra_bytes),
+        show.size(result.kv_bytes),
+        show.size(result.kv_held_bytes),
+        show.seconds(result.wall_s if result.steps else None),
+    ]
+
+
+def _speed_ups(whole: list[Outcome]) -> str:
+    """ "B is 3× A; C is 6.4× A and 2.1× B, end to end." """
+    clauses = []
+    for place, outcome in enumerate(whole[1:], start=1):
+        against = [whole[0]] if place == 1 else [whole[0], whole[place - 1]]
+        gains = [(speed_up(outcome.result, other.result), other.recipe) for other in against]
+        parts = [f"{show.times(gain)} {recipe.letter}" for gain, recipe in gains if gain]
+        if parts:
+            clauses.append(f"{outcome.recipe.letter} is {show.listing(parts)}")
+    return f"{'; '.join(clauses)}, end to end." if clauses else ""
+
+
+def _seeds(result: RunResult) -> tuple[int | None, ...]:
+    return tuple(row.seed for row in result.rows)
+
+
+def _parting(first: Outcome, other: Outcome) -> str | None:
+    """Where `other` leaves `first`, or None where all ids are identical."""
+    one, two = first.recipe.letter, other.recipe.letter
+    if _seeds(first.result) != _seeds(other.result):
+        return f"{two} drew with other seeds than {one}, so their tokens are not compared."
+    parting = first_difference(first.result, other.result)
+    if parting is None:
+        return None
+    ids = ["the end" if i is None else f"id {i}" for i in (parting.second_id, parting.first_id)]
+    return (
+        f"{two} differs from {one} first in prompt {parting.row + 1} at new token {parting.position + 1}: "
+        f"{ids[0]} against {ids[1]}."
+    )
+
+
+def verdict(outcomes: list[Outcome], dtype: str | None) -> tuple[bool | None, list[str]]:
+    """Whether all whole runs gave the same ids (None: nothing to compare), and the sentences that say so."""
+    whole = [outcome for outcome in outcomes if outcome.excluded is None]
+    left_out = [f"{o.recipe.letter} ({o.excluded})" for o in outcomes if o.excluded]
+    lines: list[str] = []
+    same: bool | None = None
+    if len(whole) < 2:
+        lines.append("Tokens are compared when two ways or more have run to their end.")
+    elif not any(outcome.result.new_tokens for outcome in whole):
+        lines.append("No tokens were generated, so there is nothing to compare.")
+    else:
+        lines = [text for other in whole[1:] if (text := _parting(whole[0], other))]
+        same = not lines
+        if same:
+            letters = ", ".join(outcome.recipe.letter for outcome in whole)
+            lines = [f"All {whole[0].result.new_tokens:,} tokens identical across {letters}."]
+        elif dtype and dtype not in EXACT:
+            lines.append(f"In {dtype} near-ties may part; compare in float32 for a proof.")
+    if left_out and len(outcomes) > 1:
+        lines.append(f"Not compared: {show.listing(left_out)}.")
+    return same, lines
+
+
+def _drawn_seeds(outcomes: list[Outcome]) -> str:
+    seeds = [seed for seed in _seeds(outcomes[0].result) if seed is not None] if outcomes else []
+    if not seeds:
+        return ""
+    return f"Seed{'s' if len(set(seeds)) > 1 else ''}: {', '.join(map(str, dict.fromkeys(seeds)))}."
+
+
+def summarize(outcomes: list[Outcome], dtype: str | None) -> dict[str, Any]:
+    """The end of the page as plain strings: `same`, `headline`, `verdict`, `rows`."""
+    whole = [outcome for outcome in outcomes if outcome.excluded is None]
+    same, sentences = verdict(outcomes, dtype)
+    rows = []
+    for outcome in outcomes:
+        compared = outcome.excluded is None
+        gain = speed_up(outcome.result, whole[0].result) if compared else None
+        rows.append([outcome.recipe.key, outcome.excluded or "", _cells(outcome.result, gain)])
+    seeds = _drawn_seeds(outcomes)
+    return {
+        "same": same,
+        "headline": _speed_ups(whole),
+        "verdict": sentences + ([seeds] if seeds else []),
+        "rows": rows,
+    }

@@ -1,0 +1,125 @@
+"""Every word that the page says of its own accord: labels, definitions, sentences. No gradio, no torch."""
+
+from __future__ import annotations
+
+NAME = "Kshipra"
+SENTENCE = "One model, the same prompts, several ways of generating: watch what each one buys."
+BUG = "Something went wrong in Kshipra itself; see the log."
+
+# key, label, definition
+FIGURES: tuple[tuple[str, str, str], ...] = (
+    (
+        "decode_rate",
+        "tok/s",
+        "Decode rate: new tokens after each prompt's first, divided by the time of the decode passes.",
+    ),
+    ("ttft", "TTFT", "Time to first token: from the start of this way's run to the first new token."),
+    (
+        "p50",
+        "step p50",
+        "Median time of a decode pass: one forward pass with sampling, ids back on the host.",
+    ),
+    ("passes", "passes", "Forward passes through the model so far, prefill and decode."),
+    ("kv", "KV cache", "Bytes of the keys and values that are stored now; 0 without a cache."),
+    (
+        "peak",
+        "peak extra",
+        "Highest memory so far above the baseline, which is taken after one warm-up pass.",
+    ),
+)
+
+SUMMARY: tuple[tuple[str, str], ...] = (
+    ("way", "A way of generating."),
+    ("speed-up", "End-to-end rate divided by that of the first way that finished."),
+    ("end to end", "All new tokens divided by the wall time of the run, in tokens a second."),
+    (
+        "decode",
+        "New tokens after each prompt's first, divided by the time of the decode passes, in tokens a second.",
+    ),
+    ("TTFT", "Time to first token: from the start of this way's run to the first new token."),
+    ("step p50", "Median time of a decode pass."),
+    ("step p99", "99 of 100 decode passes took at most this long."),
+    ("passes", "Forward passes through the model, prefill and decode."),
+    ("new tokens", "Tokens that the model produced, end tokens included, padding never."),
+    ("peak extra", "Highest memory of the run above the baseline, which is taken after one warm-up pass."),
+    ("KV used", "Most bytes of keys and values that were stored at one time."),
+    ("KV held", "Bytes of the tensors that were set aside for keys and values."),
+    ("wall", "Time of the whole run of this way."),
+)
+
+# key, title, note, definition
+CHARTS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "latency",
+        "Step latency",
+        "ms by step; ○ is a prefill",
+        "Time of one forward pass with sampling, until the new ids are on the host.",
+    ),
+    (
+        "throughput",
+        "Throughput",
+        "tok/s over the last 8 steps",
+        "New tokens of the last 8 passes divided by the time they took, prefill included.",
+    ),
+    (
+        "memory",
+        "Memory",
+        "MiB over time",
+        "Above: resident memory, less what it was at the way's first pass. Below: keys and values stored.",
+    ),
+)
+
+FINISH = {
+    "stop": "ended by itself",
+    "length": "length reached",
+    "context": "context is full",
+    "cancelled": "stopped",
+}
+
+PAGE = {
+    "idle": "Ready. Press Run.",
+    "starting": "Starting …",
+    "stopping": "Stopping after this step …",
+    "lost": "The run ended without its last message: the connection was lost or a value was refused. Run again.",
+    "summaryIdle": "Speed-ups, figures and the proof that all ways gave the same tokens appear here after a run.",
+    "chartIdle": "draws while a run is going on",
+    "data": "data",
+    "dataLabel": "Show the numbers behind this chart",
+    "copy": "copy",
+    "copied": "copied",
+    "copyLabel": "Copy prompt {n} with its new text",
+    "textsLabel": "Texts of {way}",
+    "step": "step",
+    "seconds": "seconds since the way started",
+    "ms": "ms",
+    "rate": "tok/s",
+    "resident": "resident, MiB above start",
+    "kv": "KV, MiB",
+    "residentColumn": "resident MiB",
+    "kvColumn": "KV MiB",
+    "secondsColumn": "s",
+    "prefillColumn": "prefill",
+    "noPlotly": "The charts could not be loaded; texts and figures go on without them.",
+    "details": "All figures",
+}
+
+PROMPTS = {
+    "title": "Prompts",
+    "preset": "preset",
+    "own": "your own",
+    "add": "+ Add a prompt",
+    "remove": "Remove prompt {n}",
+    "label": "Prompt {n}",
+    "placeholder": "Text that the model goes on from",
+}
+
+HEADER = {
+    "model": "Model",
+    "dark": "Dark",
+    "light": "Light",
+    "darkLabel": "Switch to the dark theme",
+    "lightLabel": "Switch to the light theme",
+    "none": "none loaded yet; Run loads it",
+}
+
+RAIL = {"toggle": "Prompts and settings"}

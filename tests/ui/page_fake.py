@@ -1,0 +1,188 @@
+"""A backend of a clock and a script: it produces the messages of a run as a real one does, and honours stop()."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+
+from kshipra.backends.base import DeviceChoice
+from kshipra.errors import KshipraError
+from kshipra.limits import check_plan
+from kshipra.metrics import fold
+from kshipra.recipes import RECIPE_KEYS
+from kshipra.types import (
+    Ended,
+    Failed,
+    Finished,
+    Loading,
+    Message,
+    ModelChoice,
+    ModelSpec,
+    NewToken,
+    Plan,
+    Queued,
+    Ready,
+    Request,
+    Started,
+    StepEvent,
+    Stepped,
+)
+
+MIB = 2**20
+WORDS = (
+    " the", " model", " reads", " <b>bold</b>", " ${7*7}", " {{7*7}}", " a", " new", " token", " 🙂", " and",
+    " then", "<img src=x onerror=alert(1)>", " writes", " it", " down", ",", " once", " more", ".",
+)  # fmt: skip
+SPEC = ModelSpec("SmolLM2-135M-Instruct", "llama", 30, 9, 3, 64, 576, 49152, 8192, 134_515_008, 106_000_000)
+READY = Ready(spec=SPEC, device="cpu", threads=2, weight_bytes=513 * MIB, kv_bytes_per_token=46_080)
+PREFILL_S = {"no_cache": 0.06, "kv_cache": 0.06, "static_batch": 0.15}
+
+
+def requests_of(plan: Plan) -> tuple[Request, ...]:
+    return tuple(
+        Request(row, prompt, tuple(range(max(1, len(prompt) // 4))), replace(plan.params, seed=plan.params.seed or 7))
+        for row, prompt in enumerate(plan.prompts)
+    )
+
+
+def schedule(mode: str, requests: Sequence[Request]) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """(phase, rows, how many-th token) of every pass of that mode."""
+    groups = [tuple(r.row for r in requests)] if mode == "static_batch" else [(r.row,) for r in requests]
+    for rows in groups:
+        for step in range(max(requests[row].params.max_new_tokens for row in rows)):
+            yield ("decode" if step else "prefill"), rows, step
+
+
+def events(mode: str, requests: Sequence[Request], *, pace: float = 1.0, odd: bool = False) -> Iterator[StepEvent]:
+    """The steps of one way, with made-up but plausible times; `odd` changes one token."""
+    at_s, kv = 0.0, 0
+    for index, (phase, rows, step) in enumerate(schedule(mode, requests)):
+        length = sum(len(requests[row].prompt_ids) for row in rows) // len(rows) + step
+        grows = 0.0012 * length if mode == "no_cache" else 0.0
+        elapsed_s = pace * (PREFILL_S[mode] if phase == "prefill" else 0.05 + grows + 0.012 * (len(rows) - 1))
+        elapsed_s *= 1 + 0.06 * ((index * 7919) % 13 - 6) / 6
+        at_s += elapsed_s
+        kv = 0 if mode == "no_cache" else (length + 1) * len(rows) * READY.kv_bytes_per_token
+        tokens = []
+        for row in rows:
+            params = requests[row].params
+            last = step + 1 == params.max_new_tokens
+            id_ = (row * 31 + step * 7) % len(WORDS) + (1 if odd and (row, step) == (1, 4) else 0)
+            tokens.append(NewToken(row, id_, WORDS[id_ % len(WORDS)], "length" if last else None))
+        processed = len(rows) if phase == "decode" and mode != "no_cache" else length * len(rows)
+        resident = 1012 * MIB + int(index % 5 * 0.3 * MIB) + (2 * kv if kv else length * 90_000)
+        yield StepEvent(
+            index, phase, rows, tuple(tokens), processed, 0, elapsed_s, at_s, kv, kv * 2, resident,
+            resident - 1010 * MIB, "VmHWM", 10**9,
+        )  # fmt: skip
+
+
+@dataclass
+class FakeRun:
+    plan: Plan
+    backend: FakeBackend
+    queue: SimpleQueue[Message] = field(default_factory=SimpleQueue)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    steps: int = 0
+    stops: int = 0
+
+    def messages(self, timeout_s: float) -> list[Message]:
+        try:
+            found = [self.queue.get(timeout=timeout_s)]
+        except Empty:
+            return []
+        while not self.queue.empty():
+            found.append(self.queue.get())
+        return found
+
+    def stop(self) -> None:
+        self.stops += 1
+        self.stopping.set()
+
+    def work(self) -> None:
+        try:
+            with self.backend.device:
+                self._work()
+        finally:
+            self.over.set()
+
+    def _work(self) -> None:
+        put, backend = self.queue.put, self.backend
+        spec = replace(READY.spec, name=backend.model_name or READY.spec.name)
+        put(Queued(0))
+        put(Loading(f"Loading {self.plan.choice.model}", 12 * MIB, 98 * MIB))
+        time.sleep(0.05)
+        put(replace(READY, spec=spec))
+        for key in self.plan.recipes:
+            if self.stopping.is_set():
+                break
+            requests, done = requests_of(self.plan), []
+            put(Started(key, requests))
+            odd = key == backend.odd
+            for event in events(key, requests, pace=backend.pace, odd=odd):
+                time.sleep(event.elapsed_s)
+                self.steps += 1
+                done.append(event)
+                put(Stepped(key, event))
+                if backend.fail_at == self.steps:
+                    put(Failed(backend.failure, key, fold(key, requests, done)))
+                    put(Ended())
+                    return
+                if self.stopping.is_set():
+                    break
+            put(Finished(key, fold(key, requests, done), self.stopping.is_set()))
+        put(Ended(self.stopping.is_set()))
+
+
+@dataclass
+class FakeBackend:
+    """`pace` scales all times; `odd` names the way that takes another token; `fail_at` the step that fails."""
+
+    pace: float = 1.0
+    odd: str | None = None
+    fail_at: int | None = None
+    failure: str = "The device <b>ran</b> out of memory: take fewer prompts."
+    model_name: str | None = None
+    refuse: str | None = None
+    device: threading.Lock = field(default_factory=threading.Lock)
+    runs: list[FakeRun] = field(default_factory=list)
+
+    def submit(self, plan: Plan) -> FakeRun:
+        check_plan(plan, RECIPE_KEYS)
+        if self.refuse:
+            raise KshipraError(self.refuse)
+        run = FakeRun(plan, self)
+        self.runs.append(run)
+        threading.Thread(target=run.work, daemon=True).start()
+        return run
+
+    def preload(self, choice: ModelChoice) -> FakeRun:
+        raise NotImplementedError
+
+    def model(self) -> Ready | Loading | Failed | None:
+        return replace(READY, spec=replace(READY.spec, name=self.model_name)) if self.model_name else READY
+
+    def devices(self) -> tuple[DeviceChoice, ...]:
+        return (
+            DeviceChoice("cpu", "cpu, 2 threads"),
+            DeviceChoice("cuda", "cuda", "PyTorch sees no NVIDIA GPU here."),
+            DeviceChoice("mps", "mps", "only on Apple machines."),
+        )
+
+    def close(self) -> None:
+        for run in self.runs:
+            run.stop()
+
+
+if __name__ == "__main__":  # python tests/ui/page_fake.py [PORT]: the page for the eye, without a model
+    import sys
+
+    from kshipra.ui.build import build_page, launch_options
+
+    build_page(FakeBackend(), ModelChoice("smollm2-135m-instruct")).queue().launch(
+        **launch_options(), server_name="127.0.0.1", server_port=int(sys.argv[1]) if sys.argv[1:] else 7871
+    )
