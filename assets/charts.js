@@ -2,6 +2,7 @@
 
 const STEP = 0, MS = 1, AT = 2, RATE = 3, RESIDENT = 4, KV = 5, PREFILL = 6;
 const SHORTEST_PAUSE_MS = 250;
+const LONGEST_PAUSE_MS = 1000;
 const LARGEST_SHARE = 0.05; // of the time may go into drawing: the model computes on the same machine
 
 let plotlyPromise = null;
@@ -73,7 +74,7 @@ const makeCharts = (page) => {
     const ink = colour(`--k-way-${hue(recipe)}`);
     const last = x.length - 1;
     return {
-      type: "scatter", mode: "lines+markers+text", name: `${recipe.letter} ${recipe.label}`, legendgroup: recipe.key,
+      type: "scatter", mode: "lines+markers+text", name: recipe.letter, meta: `${recipe.letter} ${recipe.label}`, legendgroup: recipe.key,
       x, y, text: x.map((_, at) => (at === last ? ` ${recipe.letter}` : "")), textposition: "middle right",
       textfont: { color: ink, size: 12, weight: 700 }, cliponaxis: false,
       line: { color: ink, width: 2, dash: DASHES[hue(recipe)] }, marker: { color: ink, size: x.length === 1 ? 6 : 0.1 },
@@ -84,17 +85,17 @@ const makeCharts = (page) => {
   const TRACES = {
     latency: (points, way) => {
       const sizes = points.map((point) => (point[PREFILL] ? 7 : points.length === 1 ? 6 : 0.1));
-      const made = trace(way, column(points, STEP), column(points, MS), { hovertemplate: `%{y} ${words.ms}<extra>%{fullData.name}</extra>` });
+      const made = trace(way, column(points, STEP), column(points, MS), { hovertemplate: `%{y} ${words.ms}<extra>%{meta}</extra>` });
       made.marker = { ...made.marker, symbol: "circle-open", size: sizes, line: { width: 1.5 } };
       return [made];
     },
     throughput: (points, way) => [
-      trace(way, column(points, AT), column(points, RATE), { hovertemplate: `%{y} ${words.rate}<extra>%{fullData.name}</extra>` }),
+      trace(way, column(points, AT), column(points, RATE), { hovertemplate: `%{y} ${words.rate}<extra>%{meta}</extra>` }),
     ],
     memory: (points, way) => {
       const start = points[0]?.[RESIDENT] ?? 0;
       const above = points.map((point) => Math.round((point[RESIDENT] - start) * 100) / 100);
-      const hover = "%{y} MiB<extra>%{fullData.name}</extra>";
+      const hover = "%{y} MiB<extra>%{meta}</extra>";
       return [
         trace(way, column(points, AT), above, { hovertemplate: hover }),
         trace(way, column(points, AT), column(points, KV), { yaxis: "y2", showlegend: false, hovertemplate: hover }),
@@ -112,7 +113,7 @@ const makeCharts = (page) => {
       font: { family: getComputedStyle(document.body).fontFamily, color: colour("--k-soft"), size: 11 },
       margin: { l: 46, r: 24, t: 26, b: 38 }, hovermode: "closest", separators: ".,",
       hoverlabel: { bgcolor: colour("--k-card"), bordercolor: colour("--k-strong-line"), font: { color: colour("--k-ink") } },
-      showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 11 }, bgcolor: "transparent" },
+      showlegend: true, legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", font: { size: 11 }, bgcolor: "transparent" },
       xaxis: axis(key === "latency" ? words.step : words.seconds),
       yaxis: axis(key === "latency" ? words.ms : words.rate),
     };
@@ -136,8 +137,11 @@ const makeCharts = (page) => {
       node.dataset.updates = Number(node.dataset.updates ?? 0) + 1;
       if (button.getAttribute("aria-pressed") === "true") fillTable(key);
     }
+    const isFirst = drawnAt === 0; // it also sets Plotly up
     drawnAt = performance.now();
-    pause = Math.max(SHORTEST_PAUSE_MS, (drawnAt - began) / LARGEST_SHARE);
+    const wanted = isFirst ? 0 : (drawnAt - began) / LARGEST_SHARE;
+    pause = Math.min(LONGEST_PAUSE_MS, Math.max(SHORTEST_PAUSE_MS, wanted));
+    window.kshipraDraws = [...(window.kshipraDraws ?? []), Math.round(drawnAt - began)];
   };
   const draw = (now = false) => {
     if (now) { clearTimeout(timer); drawNow(); }

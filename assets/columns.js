@@ -21,8 +21,8 @@ const makeRow = (words, number, prompt) => {
     "article",
     { "data-row": number, class: "k-row" },
     make("span", { class: "k-number", text: number + 1, "aria-hidden": "true" }),
-    make("p", {}, promptNode, newNode),
-    make("div", { class: "k-row-foot" }, note, copy),
+    make("p", {}, promptNode, newNode, note),
+    copy,
   );
   return { node, newNode, note };
 };
@@ -32,6 +32,14 @@ const makeColumn = (page, recipe, prompts) => {
   const badge = make("span", { class: "k-badge" });
   const values = page.figures.map(() => make("dd", { text: "–" }));
   const rows = prompts.map((prompt, number) => makeRow(words, number, prompt));
+  let followedTo = 0; // where the texts were scrolled to by themselves
+  const follow = (node) => {
+    const atBottom = texts.scrollHeight - texts.scrollTop - texts.clientHeight < 24;
+    if (!atBottom && texts.scrollTop !== followedTo) return; // someone is reading further up
+    const below = node.getBoundingClientRect().bottom - texts.getBoundingClientRect().bottom + 12;
+    if (below > 0) texts.scrollTop += below;
+    followedTo = texts.scrollTop;
+  };
   const texts = make(
     "div",
     { class: "k-texts", tabindex: "0", role: "group", "aria-label": words.textsLabel.replace("{way}", recipe.label) },
@@ -60,17 +68,16 @@ const makeColumn = (page, recipe, prompts) => {
     },
     figures: (strings) => strings.forEach((text, at) => setText(values[at], text)),
     append(row, text) {
-      const atBottom = texts.scrollHeight - texts.scrollTop - texts.clientHeight < 24;
       const { newNode } = rows[row];
       const fresh = newNode.lastElementChild;
       const settled = newNode.firstChild ?? newNode.appendChild(document.createTextNode(""));
       if (fresh) settled.appendData(fresh.textContent); // what has faded in is plain text from now on
       fresh?.remove();
       newNode.append(make("span", { class: "k-fresh", text }));
-      if (atBottom) texts.scrollTop = texts.scrollHeight;
+      follow(newNode.lastElementChild);
     },
     end(row, reason) {
-      setText(rows[row].note, reason);
+      setText(rows[row].note, ` · ${reason}`);
       rows[row].node.dataset.ended = "";
     },
   };

