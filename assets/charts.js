@@ -118,6 +118,7 @@ const makeCharts = (page) => {
       font: { family: getComputedStyle(document.body).fontFamily, color: colour("--k-soft"), size: 11 },
       margin: { l: 46, r: 24, t: 20, b: 38 }, hovermode: "closest", separators: ".,",
       hoverlabel: { bgcolor: colour("--k-card"), bordercolor: colour("--k-strong-line"), font: { color: colour("--k-ink") } },
+      modebar: { bgcolor: "transparent", color: colour("--k-faint"), activecolor: colour("--k-accent") },
       showlegend: true, legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", font: { size: 11 }, bgcolor: "transparent" },
       xaxis: axis(key === "latency" ? words.step : words.seconds),
       yaxis: axis(key === "latency" ? words.ms : words.rate),
@@ -135,7 +136,7 @@ const makeCharts = (page) => {
     const { plot, empty, button, node } = cards[key];
     empty.hidden = true;
     Plotly.react(plot, series.flatMap((points, way) => TRACES[key](points, way)), layout(key),
-      { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+      { displaylogo: false, responsive: true, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] });
     node.dataset.updates = Number(node.dataset.updates ?? 0) + 1;
     if (button.getAttribute("aria-pressed") === "true") fillTable(key);
   };

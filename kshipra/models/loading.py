@@ -105,13 +105,15 @@ def build_native(
     kind = NATIVE[config.model_type]
     with torch.device("meta"):
         model = kind(spec, config)
+    given = {tensor.data_ptr() for tensor in tensors.values()}
     moved: dict[int, Tensor] = {}
     try:
         state = kind.from_hugging_face(tensors, spec)
         for key, tensor in state.items():
-            if tensor.data_ptr() not in moved:
-                moved[tensor.data_ptr()] = tensor.detach().to(device=device, dtype=dtype, copy=True)
-            state[key] = moved[tensor.data_ptr()]
+            pointer = tensor.data_ptr()
+            if pointer not in moved:
+                moved[pointer] = tensor.detach().to(device=device, dtype=dtype, copy=pointer in given)
+            state[key] = moved[pointer]
         model.load_state_dict(state, assign=True)
     except (KeyError, RuntimeError) as error:
         what = str(error).strip().splitlines()[-1].strip()

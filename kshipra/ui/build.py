@@ -35,6 +35,11 @@ WATCHERS = 24  # runs that may be watched or wait at once: each holds one of Gra
 LOADING_POLL_S = 0.4
 PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
 
+_SETTLED = "() => { document.dispatchEvent(new CustomEvent('kshipra:settled')); }"
+_SHOW_RECIPES = (
+    "(recipes) => { document.dispatchEvent(new CustomEvent('kshipra:form', { detail: { recipes } })); }"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -156,9 +161,14 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         header = _header(model_text(backend.model()))
         with gr.Row(elem_id="bench"):
             with gr.Column(elem_id="rail", scale=0, min_width=300):
-                gr.HTML("<button type='button' aria-expanded='false'></button>", elem_id="rail-toggle",
-                        html_template="${value}", js_on_load=script("rail.js"), apply_default_css=False,
-                        page={"words": words.RAIL})
+                gr.HTML(
+                    "<button type='button' aria-expanded='false'></button>",
+                    elem_id="rail-toggle",
+                    html_template="${value}",
+                    js_on_load=script("rail.js"),
+                    apply_default_css=False,
+                    page={"words": words.RAIL},
+                )
                 fields = rail(choice, backend.devices())
             with gr.Column(elem_id="main", scale=1, min_width=300):
                 with gr.Row(elem_id="toolbar"):
@@ -180,7 +190,8 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
             trigger_mode="once",
         )
         for event in (running.then, running.failure):  # `then` alone is silent after an error
-            event(None, js="() => { document.dispatchEvent(new CustomEvent('kshipra:settled')); }")
+            event(None, js=_SETTLED)
+        fields[1].change(None, fields[1], js=_SHOW_RECIPES)
         stop.click(stop_run, queue=False, show_progress="hidden", api_visibility="private")
         page.load(
             model_watcher(backend),

@@ -45,7 +45,9 @@ def _prompts() -> gr.HTML:
 
 def _device(devices: tuple[DeviceChoice, ...], default: str) -> gr.Dropdown:
     usable = [(device.label, device.name) for device in devices if device.unavailable is None]
-    missing = [f"{device.name} is not available: {device.unavailable}" for device in devices if device.unavailable]
+    missing = [
+        f"{device.name} is not available: {device.unavailable}" for device in devices if device.unavailable
+    ]
     return gr.Dropdown(
         [("auto", "auto"), *usable],
         value=default if default in {name for _, name in usable} else "auto",
@@ -78,12 +80,17 @@ def rail(choice: ModelChoice, devices: tuple[DeviceChoice, ...]) -> list[Compone
         most = gr.Number(24, label="Max new tokens", elem_id="max-new-tokens")
         dtype = gr.Dropdown(list(DTYPES), value=choice.dtype, label="Precision", elem_id="dtype")
     chat = gr.Radio(
-        [("raw text", "raw"), ("chat template", "chat")], value="raw", label="Prompts are sent as", elem_id="chat"
+        [("raw text", "raw"), ("chat template", "chat")],
+        value="raw",
+        label="Prompts are sent as",
+        elem_id="chat",
     )
     with gr.Accordion("Sampling", open=False, elem_id="sampling"):
         with gr.Row(elem_classes="k-pair"):
-            temperature = gr.Number(0, step=0.1, label="Temperature", info="0 is greedy", elem_id="temperature")
-            seed = gr.Number(None, label="Seed", info="blank draws one", elem_id="seed")
+            temperature = gr.Number(
+                0, step=0.1, label="Temperature", info="0 is greedy", elem_id="temperature"
+            )
+            seed = gr.Textbox("", max_lines=1, label="Seed", info="blank draws one", elem_id="seed")
         with gr.Row(elem_classes="k-pair"):
             top_k = gr.Number(0, label="Top-k", info="0 is off", elem_id="top-k")
             top_p = gr.Number(1, step=0.05, label="Top-p", info="1 is off", elem_id="top-p")

@@ -48,6 +48,14 @@ def _number(name: str, value: Any) -> float:
     return float(value)
 
 
+def _seed(value: Any) -> int | None:
+    """A number or its text; blank is None, which draws a fresh one."""
+    if isinstance(value, str):
+        text = value.strip()
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else text or None
+    return None if value is None else _whole("Seed", value, "of at least 0, or leave it blank")
+
+
 def plan_of(form: Form, default: ModelChoice) -> Plan:
     """The Plan that `form` asks for; InputError names the field that cannot be used."""
     params = SamplingParams(
@@ -56,7 +64,7 @@ def plan_of(form: Form, default: ModelChoice) -> Plan:
         top_k=_whole("Top-k", form.top_k, "of at least 0"),
         top_p=_number("Top-p", form.top_p),
         repetition_penalty=_number("Repetition penalty", form.repetition_penalty),
-        seed=None if form.seed is None else _whole("Seed", form.seed, "of at least 0, or leave it blank"),
+        seed=_seed(form.seed),
     )
     choice = replace(
         default,

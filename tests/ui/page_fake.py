@@ -43,7 +43,12 @@ PREFILL_S = {"no_cache": 0.06, "kv_cache": 0.06, "static_batch": 0.15}
 
 def requests_of(plan: Plan) -> tuple[Request, ...]:
     return tuple(
-        Request(row, prompt, tuple(range(max(1, len(prompt) // 4))), replace(plan.params, seed=plan.params.seed or 7))
+        Request(
+            row,
+            prompt,
+            tuple(range(max(1, len(prompt) // 4))),
+            replace(plan.params, seed=plan.params.seed or 7),
+        )
         for row, prompt in enumerate(plan.prompts)
     )
 
@@ -56,7 +61,9 @@ def schedule(mode: str, requests: Sequence[Request]) -> Iterator[tuple[str, tupl
             yield ("decode" if step else "prefill"), rows, step
 
 
-def events(mode: str, requests: Sequence[Request], *, pace: float = 1.0, odd: bool = False) -> Iterator[StepEvent]:
+def events(
+    mode: str, requests: Sequence[Request], *, pace: float = 1.0, odd: bool = False
+) -> Iterator[StepEvent]:
     """The steps of one way, with made-up but plausible times; `odd` changes one token."""
     at_s, kv = 0.0, 0
     for index, (phase, rows, step) in enumerate(schedule(mode, requests)):

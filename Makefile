@@ -1,0 +1,28 @@
+# Two commands do everything: `make run` opens the page, `make test` proves it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test clean
+
+run: $(VENV)/installed-run
+	$(BIN)/python app.py
+
+test: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python tests/browser.py
+	$(BIN)/python -m pytest -m "not gpu"
+
+$(VENV)/installed-run: requirements.txt
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Kshipra needs Python 3.11 to 3.13: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.txt
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed-run tests/requirements.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r tests/requirements.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .ruff_cache
