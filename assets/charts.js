@@ -2,8 +2,8 @@
 
 const STEP = 0, MS = 1, AT = 2, RATE = 3, RESIDENT = 4, KV = 5, PREFILL = 6;
 const SHORTEST_PAUSE_MS = 250;
-const LONGEST_PAUSE_MS = 1000;
-const LARGEST_SHARE = 0.05; // of the time may go into drawing: the model computes on the same machine
+const LONGEST_PAUSE_MS = 1500;
+const LARGEST_SHARE = 0.03; // of the time may go into drawing: the model computes on the same machine
 
 let plotlyPromise = null;
 const loadPlotly = (address) => {

@@ -33,7 +33,11 @@ const makeColumn = (page, recipe, prompts) => {
   const values = page.figures.map(() => make("dd", { text: "–" }));
   const rows = prompts.map((prompt, number) => makeRow(words, number, prompt));
   let followedTo = 0; // where the texts were scrolled to by themselves
-  const follow = (node) => {
+  let newest = null;
+  const follow = () => {
+    const node = newest;
+    newest = null;
+    if (!node) return;
     const atBottom = texts.scrollHeight - texts.scrollTop - texts.clientHeight < 24;
     if (!atBottom && texts.scrollTop !== followedTo) return; // someone is reading further up
     const below = node.getBoundingClientRect().bottom - texts.getBoundingClientRect().bottom + 12;
@@ -74,11 +78,12 @@ const makeColumn = (page, recipe, prompts) => {
       if (fresh) settled.appendData(fresh.textContent); // what has faded in is plain text from now on
       fresh?.remove();
       newNode.append(make("span", { class: "k-fresh", text }));
-      follow(newNode.lastElementChild);
+      newest = newNode.lastElementChild;
     },
     end(row, reason) {
       setText(rows[row].note, ` · ${reason}`);
-      follow(rows[row].note);
+      newest = rows[row].note;
     },
+    follow,
   };
 };

@@ -10,8 +10,9 @@ theme.type = "button";
 row.append(label, text, theme);
 
 const setModel = (value) => { if (text.textContent !== value) text.textContent = value; };
-setModel(props.value ?? "");
-watch("value", () => setModel(props.value));
+const read = () => { if (props.value) setModel(JSON.parse(props.value)[1]); };
+read();
+watch("value", read);
 document.addEventListener("kshipra:model", ({ detail }) => setModel(detail));
 
 const KEY = "kshipra-theme";

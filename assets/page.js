@@ -127,6 +127,7 @@ const read = (value) => {
     handlers[kind](...rest);
   }
   offset = end;
+  columns.forEach((made) => made.follow());
   if (chartsDirty) charts.draw();
   chartsDirty = false;
 };

@@ -56,11 +56,6 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def resident_bytes() -> int:
-    """Bytes of this process that are in memory now."""
-    return psutil.Process().memory_info().rss
-
-
 def release_free_memory() -> None:
     """Give memory that the allocator keeps for later back to the system, so that a baseline is comparable."""
     if sys.platform == "linux":

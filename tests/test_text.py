@@ -1,4 +1,4 @@
-"""Text to ids and back (cases B1 to B4): nothing broken, lost or taken back; typed control tokens stay text."""
+"""Text to ids and back (B1 to B4): nothing broken, lost or taken back; typed control tokens stay text."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The page: `build` wires it, `view` turns messages into plain data, `theme` has its looks. Never imports torch."""
+"""The page: `build` wires it, `view` turns messages into plain data, `theme` has its looks. No torch here."""

@@ -1,4 +1,4 @@
-"""The page's wiring: components, events, and the one generator that turns a run's messages into the stage's text.
+"""The page's wiring: components, events, and the generator that turns a run's messages into the stage's text.
 
 What is shown and when is `view`'s to decide; how it is drawn, the scripts' in assets/. Never imports torch.
 """
@@ -30,7 +30,7 @@ from kshipra.ui.sessions import Sessions
 from kshipra.ui.theme import theme
 from kshipra.ui.view import RunView, model_text, refusal
 
-WAKE_EVERY_S = 0.1
+WAKE_EVERY_S = 0.2  # Gradio and the browser spend some 10 ms an update, of the machine that also computes
 WATCHERS = 24  # runs that may be watched or wait at once: each holds one of Gradio's forty threads
 LOADING_POLL_S = 0.4
 PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
@@ -63,7 +63,7 @@ def _in_order(plan: Plan) -> Plan:
 
 
 def run_handler(backend: Backend, choice: ModelChoice, sessions: Sessions) -> Callable[..., Iterator[str]]:
-    """What Run does. However it ends (finished, stopped, tab closed, error), its run is stopped and forgotten."""
+    """What Run does. However it ends (stopped, tab closed, error), its run is stopped and forgotten."""
 
     def start(request: gr.Request, *fields: Any) -> Iterator[str]:
         run_id, session = uuid.uuid4().hex, str(request.session_hash)
@@ -92,13 +92,13 @@ def run_handler(backend: Backend, choice: ModelChoice, sessions: Sessions) -> Ca
 
 
 def model_watcher(backend: Backend) -> Callable[[], AsyncIterator[str]]:
-    """The header's model line, until nothing is loading any more. Asynchronous: waiting visitors hold no thread."""
+    """The header's model line, until nothing loads any more. Asynchronous: who waits here holds no thread."""
 
     async def follow() -> AsyncIterator[str]:
         while isinstance(message := backend.model(), Loading):
-            yield model_text(message)
+            yield line("model", model_text(message))
             await asyncio.sleep(LOADING_POLL_S)
-        yield model_text(message)
+        yield line("model", model_text(message))
 
     return follow
 
@@ -108,13 +108,14 @@ def _plotly_address() -> str:
     return f"gradio_api/file={PLOTLY.as_posix()}"
 
 
-def _header(first_text: str) -> gr.HTML:
+def _header(first_line: str) -> gr.HTML:
     logo = (ASSETS / "logo.svg").read_text(encoding="utf-8")
     return gr.HTML(
-        first_text,
+        first_line,
         elem_id="header",
-        html_template=f"<header class='k-header'><div class='k-brand'>{logo}<h1>{html.escape(words.NAME)}</h1>"
-        f"<p>{html.escape(words.SENTENCE)}</p></div><div class='k-model'></div></header>",
+        html_template="<header class='k-header'><div class='k-brand'>"
+        f"{logo}<h1>{html.escape(words.NAME)}</h1><p>{html.escape(words.SENTENCE)}</p></div>"
+        "<div class='k-model'></div></header>",
         js_on_load=script("header.js"),
         apply_default_css=False,
         page={"words": words.HEADER},
@@ -146,9 +147,10 @@ def _status() -> None:
     gr.HTML(
         "",
         elem_id="status-slot",
-        html_template="<div class='k-status'><div id='status' role='status' aria-live='polite' data-state='idle'>"
-        "<i aria-hidden='true'></i>"
-        f"<span>{html.escape(words.PAGE['idle'])}</span></div><div id='live-rate' aria-hidden='true'></div></div>",
+        html_template="<div class='k-status'>"
+        "<div id='status' role='status' aria-live='polite' data-state='idle'>"
+        f"<i aria-hidden='true'></i><span>{html.escape(words.PAGE['idle'])}</span></div>"
+        "<div id='live-rate' aria-hidden='true'></div></div>",
         js_on_load=None,
         apply_default_css=False,
     )
@@ -158,7 +160,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
     """The page of `backend`, with `choice` as its first model, device and precision."""
     sessions = Sessions()
     with gr.Blocks(title=words.NAME, fill_width=True, analytics_enabled=False) as page:
-        header = _header(model_text(backend.model()))
+        header = _header(line("model", model_text(backend.model())))
         with gr.Row(elem_id="bench"):
             with gr.Column(elem_id="rail", scale=0, min_width=300):
                 gr.HTML(

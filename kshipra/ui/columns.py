@@ -53,10 +53,9 @@ class Column:
 
     def _add_point(self, event: StepEvent) -> None:
         if not self._stride:
-            expected = sum(request.params.max_new_tokens for request in self.requests) / max(
-                1, len(event.rows)
-            )
-            self._stride = max(1, -(-int(expected) // MAX_POINTS))
+            tokens = sum(request.params.max_new_tokens for request in self.requests)
+            expected = tokens // max(1, len(event.rows))
+            self._stride = max(1, -(-expected // MAX_POINTS))
         self._group.append(event)
         if len(self._group) >= self._stride:
             self._close_group()

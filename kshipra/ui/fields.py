@@ -1,4 +1,4 @@
-"""The left rail: what a person fills in before Run. Its components come back in the order of `form.Form`'s fields."""
+"""The left rail: what a person fills in before Run. Its components are in the order of `Form`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what the page posts to a Plan. Anything can be posted, so everything is checked here or in `kshipra.limits`."""
+"""From what the page posts to a Plan. Anything can be posted: it is checked here or in `kshipra.limits`."""
 
 from __future__ import annotations
 

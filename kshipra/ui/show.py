@@ -1,4 +1,4 @@
-"""How a number is written for a person, once: at most three significant digits, a unit beside it, a dash for unknown.
+"""How a number is written for a person: at most three significant digits, a unit, a dash for unknown.
 
 Milliseconds, KiB and MiB exist only here; everything else speaks seconds and bytes.
 """

@@ -70,10 +70,11 @@ def _parting(first: Outcome, other: Outcome) -> str | None:
     parting = first_difference(first.result, other.result)
     if parting is None:
         return None
-    ids = ["the end" if i is None else f"id {i}" for i in (parting.second_id, parting.first_id)]
+    theirs = "the end" if parting.second_id is None else f"id {parting.second_id}"
+    ours = "the end" if parting.first_id is None else parting.first_id
     return (
         f"{two} differs from {one} first in prompt {parting.row + 1} at new token {parting.position + 1}: "
-        f"{ids[0]} against {ids[1]}."
+        f"{theirs} against {ours}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Gradio's theme, tied to the page's own colours (assets/page.css): one palette, light and dark, no font from a network."""
+"""Gradio's theme, tied to the colours of assets/page.css: one palette, light and dark, local fonts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fold a run's Messages into lines of JSON for the page's script (kinds: see `RunView`). No gradio, no torch, no clock.
+"""Fold a run's Messages into lines of JSON for the page's script. No gradio, no torch, no clock.
 
-Decides how often what is told: text at most ten times a second, figures and chart points four times, both ever more
-rarely in a long run, so that its whole text stays small; states and the first token of a way at once.
+Decides how often what is told: text five times a second, figures and chart points at most four times, both
+ever more rarely in a long run, so that its whole text stays small; a state and a way's first token at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kshipra.ui.columns import Column
 from kshipra.ui.lines import line
 from kshipra.ui.summary import Outcome, summarize
 
-TEXT_EVERY_S = 0.1
-CHARTS_EVERY_S = 0.25
+TEXT_EVERY_S = 0.2
+CHARTS_EVERY_S = 0.4
 LONG_RUN_S = 60.0  # from here on both intervals grow with the run's age
 SHOWN_PROMPT_CHARS = 2_000
 

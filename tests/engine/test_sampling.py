@@ -1,4 +1,4 @@
-"""The next id (cases C1 and C2): known values, the edge of every filter, draws from a row's own seed alone."""
+"""The next id (cases C1 and C2): known values, every edge of the filters, draws from a row's own seed."""
 
 from __future__ import annotations
 

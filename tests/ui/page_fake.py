@@ -1,4 +1,4 @@
-"""A backend of a clock and a script: it produces the messages of a run as a real one does, and honours stop()."""
+"""A backend of a clock and a script: messages of a run come as from a real one, and stop() is honoured."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from kshipra.types import (
     Queued,
     Ready,
     Request,
+    SamplingParams,
     Started,
     StepEvent,
     Stepped,
@@ -39,6 +40,16 @@ WORDS = (
 SPEC = ModelSpec("SmolLM2-135M-Instruct", "llama", 30, 9, 3, 64, 576, 49152, 8192, 134_515_008, 106_000_000)
 READY = Ready(spec=SPEC, device="cpu", threads=2, weight_bytes=513 * MIB, kv_bytes_per_token=46_080)
 PREFILL_S = {"no_cache": 0.06, "kv_cache": 0.06, "static_batch": 0.15}
+
+CHOICE = ModelChoice("smollm2-135m-instruct")
+
+
+def make_plan(
+    prompts: tuple[str, ...] = ("One", "Two two", "Three three three"),
+    recipes: tuple[str, ...] = ("no_cache", "kv_cache", "static_batch"),
+    **params,
+) -> Plan:
+    return Plan(CHOICE, prompts, recipes, SamplingParams(**({"max_new_tokens": 8} | params)))
 
 
 def requests_of(plan: Plan) -> tuple[Request, ...]:
@@ -147,7 +158,7 @@ class FakeRun:
 
 @dataclass
 class FakeBackend:
-    """`pace` scales all times; `odd` names the way that takes another token; `fail_at` the step that fails."""
+    """`pace` scales times, `odd` names the way that takes another token, `fail_at` the step that fails."""
 
     pace: float = 1.0
     odd: str | None = None

@@ -1,0 +1,196 @@
+"""The page in a real browser, with a FakeBackend behind it."""
+
+from __future__ import annotations
+
+import pytest
+from page_fake import FakeBackend
+
+pytestmark = pytest.mark.slow
+
+NASTY = "<img src=x onerror=window.pwned=1>${7*7}{{7*7}}<script>window.pwned=1</script>"
+
+
+def wait_for_state(page, *states: str) -> None:
+    page.wait_for_selector(", ".join(f'#status[data-state="{state}"]' for state in states), timeout=30_000)
+
+
+def column_text(page, recipe: str, row: int) -> str:
+    return page.inner_text(f'#column-{recipe} [data-row="{row}"] .new')
+
+
+def range_of(page, chart: str) -> list[float]:
+    found = page.evaluate(f"document.querySelector('#chart-{chart} .k-plot')._fullLayout?.xaxis.range")
+    return [round(x, 6) for x in found]
+
+
+def test_run_untouched_streams_and_ends_with_the_comparison(open_page):
+    page = open_page(FakeBackend())
+    page.click("#run")
+    page.wait_for_function("document.querySelector('#column-no_cache .new').textContent.length > 3")
+    assert page.get_attribute("#status", "data-state") == "running"  # tokens are there before the end
+    assert page.is_disabled("#run")
+    assert page.get_attribute("#column-kv_cache", "data-state") == "waiting"
+    page.wait_for_selector('#column-kv_cache[data-state="decoding"]')
+    assert page.get_attribute("#column-no_cache", "data-state") == "done"
+    wait_for_state(page, "done")
+    assert "All 72 tokens identical across A, B, C." in page.inner_text("#summary")
+    assert page.locator("#summary tbody tr").count() == 3
+    texts = [column_text(page, key, 2) for key in ("no_cache", "kv_cache", "static_batch")]
+    assert len(set(texts)) == 1
+    assert len(texts[0]) > 50
+    assert page.inner_text('#column-kv_cache [data-row="0"] .prompt') == "Once upon a time"
+    assert page.inner_text("#column-kv_cache .k-passes dd") == "72"
+
+
+def test_charts_have_every_last_point_and_a_table_behind_them(open_page):
+    page = open_page()
+    page.click("#run")
+    wait_for_state(page, "done")
+    lines = "document.querySelector('#chart-latency .k-plot').data.filter(t => t.mode === 'lines')"
+    assert page.evaluate(f"{lines}.map(t => t.x.at(-1))") == [72, 72, 24]
+    page.click("#chart-memory .k-switch")
+    assert page.locator("#chart-memory tbody tr").count() == 72 + 72 + 24
+    page.click("#chart-memory .k-switch")
+    assert page.locator("#chart-memory .k-data").is_hidden()
+
+
+def test_zoom_and_legend_choice_survive_updates(open_page):
+    page = open_page(FakeBackend())
+    page.click("#run")
+    page.wait_for_function("Number(document.querySelector('#chart-latency').dataset.updates) >= 2")
+    page.evaluate(
+        "Plotly.relayout(document.querySelector('#chart-latency .k-plot'), {'xaxis.range': [2, 9]})"
+    )
+    drag = page.locator("#chart-throughput .nsewdrag").first.bounding_box()
+    page.mouse.move(drag["x"] + 20, drag["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(drag["x"] + 120, drag["y"] + 90, steps=4)
+    page.mouse.up()
+    page.locator("#chart-memory .legendtoggle").first.click()
+    page.wait_for_timeout(500)  # a legend's click waits for a second one
+    zoomed = range_of(page, "throughput")
+    updates = int(page.get_attribute("#chart-latency", "data-updates"))
+    wait_for_state(page, "done")
+    assert int(page.get_attribute("#chart-latency", "data-updates")) > updates
+    assert range_of(page, "latency") == [2, 9]
+    assert range_of(page, "throughput") == zoomed
+    hidden = "document.querySelector('#chart-memory .k-plot')._fullData.map(t => t.visible)"
+    assert "legendonly" in page.evaluate(hidden)
+    page.click("#run")  # a new run starts with a fresh view
+    wait_for_state(page, "running")
+    wait_for_state(page, "done")
+    assert range_of(page, "latency") != [2, 9]
+
+
+def test_stop_keeps_the_partial_texts_and_the_next_run_works(open_page):
+    backend = FakeBackend()
+    page = open_page(backend)
+    page.click("#run")
+    page.wait_for_selector('#column-kv_cache[data-state="decoding"]')
+    page.wait_for_function("document.querySelector('#column-kv_cache .new').textContent.length > 3")
+    page.click("#stop")
+    wait_for_state(page, "stopped")
+    steps = backend.runs[0].steps
+    page.wait_for_timeout(400)
+    assert backend.runs[0].steps == steps
+    assert column_text(page, "kv_cache", 0)
+    assert page.get_attribute("#column-kv_cache", "data-state") == "stopped"
+    assert page.get_attribute("#column-static_batch", "data-state") == "stopped"
+    assert page.is_disabled("#stop")
+    backend.pace = 0.1
+    page.click("#run:enabled")
+    wait_for_state(page, "running")
+    wait_for_state(page, "done")
+    assert len(backend.runs) == 2
+
+
+def test_nothing_typed_or_generated_becomes_an_element_or_a_template(open_page):
+    page = open_page(FakeBackend(pace=0.1, model_name=NASTY, failure=NASTY, fail_at=150))
+    page.fill("#prompts textarea >> nth=0", NASTY)
+    page.click("#run")
+    wait_for_state(page, "failed")
+    assert page.inner_text('#column-no_cache [data-row="0"] .prompt') == NASTY
+    assert "<b>bold</b>" in page.inner_text("#column-no_cache")
+    assert page.inner_text("#status") == NASTY
+    assert NASTY in page.inner_text(".k-model")
+    assert page.evaluate("window.pwned") is None
+    inside = "#stage :is(img, b:not(.k-mark b)), #stage script, #status img, .k-model img"
+    assert page.locator(inside).count() == 0
+    assert "49" not in page.inner_text('#column-no_cache [data-row="0"]')
+
+
+def test_prompts_are_added_removed_edited_and_reach_the_server(open_page):
+    backend = FakeBackend(pace=0.05)
+    page = open_page(backend)
+    page.click("#prompts .k-add")
+    page.keyboard.type("Typed by hand\nover two lines")  # the new prompt has the focus
+    page.click('#prompts [aria-label="Remove prompt 1"]')
+    page.fill("#prompts textarea >> nth=0", "Edited")
+    page.uncheck("#recipes input >> nth=0")
+    page.click("#run")
+    wait_for_state(page, "done")
+    plan = backend.runs[0].plan
+    assert plan.prompts[0] == "Edited"
+    assert plan.prompts[2] == "Typed by hand\nover two lines"
+    assert len(plan.prompts) == 3
+    assert plan.recipes == ("kv_cache", "static_batch")
+    page.select_option("#prompts select", label="One short prompt")
+    page.click("#run:enabled")
+    page.wait_for_function("document.querySelectorAll('#column-kv_cache [data-row]').length === 1")
+    wait_for_state(page, "done")
+    assert backend.runs[1].plan.prompts == ("The capital of France is",)
+
+
+def test_a_refusal_is_one_line_keeps_the_input_and_the_last_results(open_page):
+    page = open_page(FakeBackend(pace=0.05))
+    page.click("#run")
+    wait_for_state(page, "done")
+    page.fill("#prompts textarea >> nth=1", "")
+    page.click("#run:enabled")
+    wait_for_state(page, "failed")
+    assert page.inner_text("#status") == "Prompt 2 is empty: write something or remove it."
+    assert page.input_value("#prompts textarea >> nth=0") == "Once upon a time"
+    assert column_text(page, "static_batch", 2)
+    page.fill("#prompts textarea >> nth=1", "Better")
+    page.click("#run:enabled")
+    wait_for_state(page, "done")
+
+
+def test_the_page_loads_nothing_from_elsewhere(open_page, serve, chromium):
+    url, asked = serve(FakeBackend()), []
+    tab = chromium.new_page()
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(url)
+    tab.wait_for_selector("#column-no_cache")
+    tab.wait_for_function("window.Plotly")
+    tab.close()
+    assert [address for address in asked if not address.startswith((url, "data:", "blob:"))] == []
+
+
+def test_a_definition_shows_on_focus_and_the_keyboard_reaches_run(open_page):
+    page = open_page()
+    page.focus("#column-no_cache .k-ttft dt")
+    assert "Time to first token" in page.inner_text(".k-tip.shown")
+    page.focus("#run")
+    page.keyboard.press("Enter")
+    wait_for_state(page, "done")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1024, 768), (390, 844)])
+def test_nothing_is_wider_than_the_window(open_page, width, height):
+    page = open_page(FakeBackend(pace=0.05), viewport={"width": width, "height": height})
+    page.click("#run")
+    wait_for_state(page, "done")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if width == 390:
+        assert page.locator("#run").bounding_box()["y"] > height - 120  # sticks to the bottom
+
+
+def test_light_and_dark_switch_restyles_the_charts(open_page):
+    page = open_page(FakeBackend(pace=0.05), color_scheme="light")
+    page.click("#run")
+    wait_for_state(page, "done")
+    colour = "document.querySelector('#chart-latency .k-plot').data[0].line.color"
+    light = page.evaluate(colour)
+    page.click(".k-model button")
+    page.wait_for_function(f"{colour} !== '{light}'")

@@ -1,0 +1,229 @@
+"""Run and Stop on the server: runs end when they should, sessions do not mix, odd input is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from page_fake import CHOICE, FakeBackend
+
+from kshipra.errors import InputError
+from kshipra.ui import words
+from kshipra.ui.build import run_handler
+from kshipra.ui.form import Form, plan_of
+from kshipra.ui.sessions import Sessions
+
+FIELDS = Form(
+    prompts=["One", "Two"],
+    recipes=["no_cache", "kv_cache"],
+    model="smollm2-135m-instruct",
+    device="auto",
+    dtype="auto",
+    chat="raw",
+    max_new_tokens=6,
+    temperature=0,
+    top_k=0,
+    top_p=1,
+    repetition_penalty=1,
+    seed="",
+)
+
+
+@dataclass
+class Bench:
+    """A page's server side: a backend, its sessions, and Run as a visitor's click."""
+
+    backend: FakeBackend
+    sessions: Sessions
+
+    def run(self, session: str = "tab", **changes: Any) -> Iterator[str]:
+        fields = [changes.get(name, value) for name, value in vars(FIELDS).items()]
+        request = SimpleNamespace(session_hash=session)
+        return run_handler(self.backend, CHOICE, self.sessions)(request, *fields)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    backend = FakeBackend(pace=0.2)
+    yield Bench(backend, Sessions())
+    backend.close()
+
+
+def lines(text: str) -> list[list]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def last_status(text: str) -> list:
+    return [line for line in lines(text) if line[0] == "status"][-1][1:]
+
+
+def until(run: Iterator[str], sign: str) -> str:
+    """Read `run` until its text holds `sign`."""
+    return next(text for text in run if sign in text)
+
+
+def test_a_run_appends_to_one_text_and_ends_with_its_summary(bench):
+    texts = list(bench.run())
+    assert all(later.startswith(sooner) for sooner, later in pairwise(texts))
+    assert lines(texts[0])[0][0] == "run"
+    assert [line[0] for line in lines(texts[-1])][-2:] == ["summary", "over"]
+    assert last_status(texts[-1])[0] == "done"
+    assert len(texts) > 3
+
+
+def test_the_handler_wakes_at_most_ten_times_a_second(bench):
+    bench.backend.pace = 0.02  # a step a millisecond
+    began, count = time.monotonic(), 0
+    for _ in bench.run(max_new_tokens=400):
+        count += 1
+    assert count <= 10 * (time.monotonic() - began) + 2
+
+
+def test_stop_ends_the_run_and_keeps_what_there_is(bench):
+    run = bench.run(max_new_tokens=2000)
+    until(run, '["t",0,0')
+    bench.sessions.stop("tab")
+    bench.sessions.stop("tab")  # twice is as good as once
+    at_stop = bench.backend.runs[0].steps
+    text = list(run)[-1]
+    assert last_status(text)[0] == "stopped"
+    assert ["state", 0, "stopped", "stopped"] in lines(text)
+    assert any(line[0] == "t" for line in lines(text))
+    assert bench.backend.runs[0].steps <= at_stop + 2
+    assert last_status(list(bench.run())[-1])[0] == "done"  # and the next starts from nothing
+
+
+def test_a_closed_tab_stops_the_run_and_forgets_it(bench):
+    run = bench.run(max_new_tokens=2000)
+    until(run, '["t",0,0')
+    run.close()  # what Gradio does with the generator of a tab that is gone
+    [fake] = bench.backend.runs
+    assert fake.over.wait(2)
+    assert bench.sessions._runs == {}
+
+
+def test_two_sessions_do_not_mix(bench):
+    mine, theirs = (
+        bench.run("me", prompts=["Mine"]),
+        bench.run("them", prompts=["Theirs"], max_new_tokens=2000),
+    )
+    until(theirs, '["t",0,0')
+    next(mine)
+    bench.sessions.stop("them")
+    stopped, done = list(theirs)[-1], list(mine)[-1]
+    assert (last_status(stopped)[0], last_status(done)[0]) == ("stopped", "done")
+    assert "Theirs" in stopped
+    assert "Theirs" not in done
+
+
+def test_stop_before_any_run_is_harmless(bench):
+    bench.sessions.stop("tab")
+
+
+def test_a_failing_step_is_one_sentence_and_the_next_run_works(bench):
+    bench.backend.fail_at = 5
+    text = list(bench.run())[-1]
+    assert last_status(text) == ["failed", bench.backend.failure]
+    assert ["state", 0, "failed", "failed"] in lines(text)
+    assert lines(text)[-1] == ["over"]
+    bench.backend.fail_at = None
+    assert last_status(list(bench.run())[-1])[0] == "done"
+
+
+def test_what_the_backend_refuses_is_said_and_nothing_is_run(bench):
+    bench.backend.refuse = "Ten runs wait already: try again in a minute."
+    [text] = bench.run()
+    assert lines(text)[0][0::2] == ["refused", bench.backend.refuse]
+    assert bench.backend.runs == []
+
+
+def test_a_fault_of_ours_is_admitted_logged_and_stops_the_run(bench, monkeypatch, caplog):
+    run = bench.run(max_new_tokens=2000)
+    next(run)
+    monkeypatch.setattr("kshipra.ui.view.RunView.lines", lambda *_: 1 / 0)
+    text = list(run)[-1]
+    assert last_status(text) == ["failed", words.BUG]
+    assert lines(text)[-1] == ["over"]
+    assert "ZeroDivisionError" in caplog.text
+    assert bench.backend.runs[0].over.wait(2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"prompts": None}, "Prompts"),
+        ({"prompts": "text"}, "Prompts"),
+        ({"prompts": [["a"]]}, "Prompts"),
+        ({"prompts": []}, "Prompts"),
+        ({"prompts": ["a"] * 1000}, "Prompts"),
+        ({"prompts": ["fine", ""]}, "Prompt 2"),
+        ({"prompts": ["a" * 5_000_000]}, "Prompt 1"),
+        ({"recipes": []}, "Ways to compare"),
+        ({"recipes": ["nonsense"]}, "Ways to compare"),
+        ({"recipes": None}, "Ways to compare"),
+        ({"model": None}, "Model"),
+        ({"model": " "}, "Model"),
+        ({"max_new_tokens": None}, "Max new tokens"),
+        ({"max_new_tokens": 2.5}, "Max new tokens"),
+        ({"max_new_tokens": 10**7}, "max_new_tokens"),
+        ({"max_new_tokens": -1}, "max_new_tokens"),
+        ({"max_new_tokens": float("inf")}, "Max new tokens"),
+        ({"temperature": float("nan")}, "Temperature"),
+        ({"temperature": "hot"}, "Temperature"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_k": -1}, "top_k"),
+        ({"top_p": 2}, "top_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"seed": "abc"}, "Seed"),
+        ({"seed": "9" * 400}, "Seed"),
+        ({"seed": True}, "Seed"),
+    ],
+)
+def test_odd_input_is_refused_by_the_server_and_named(bench, changes, named):
+    began = time.monotonic()
+    [text] = bench.run(**changes)
+    [[kind, _, sentence]] = lines(text)
+    assert kind == "refused"
+    assert named in sentence
+    assert sentence != words.BUG
+    assert time.monotonic() - began < 1
+    assert bench.backend.runs == []
+
+
+def test_lone_surrogates_and_nuls_are_cleaned_not_refused():
+    plan = plan_of(Form(**{**vars(FIELDS), "prompts": ["a\ud83d", "b\0c"]}), CHOICE)
+    assert plan.prompts == ("a\ufffd", "bc")
+
+
+@pytest.mark.parametrize(
+    ("seed", "kept"), [("", None), (" ", None), (None, None), ("17", 17), (17, 17), (17.0, 17)]
+)
+def test_a_blank_seed_draws_one(seed, kept):
+    assert plan_of(Form(**{**vars(FIELDS), "seed": seed}), CHOICE).params.seed == kept
+
+
+def test_a_negative_seed_is_refused():
+    with pytest.raises(InputError, match="seed"):
+        plan_of(Form(**{**vars(FIELDS), "seed": -1}), CHOICE)
+
+
+def test_ways_run_in_the_order_of_the_page(bench):
+    until(bench.run(recipes=["kv_cache", "no_cache", "kv_cache"]), '"run"')
+    assert bench.backend.runs[0].plan.recipes == ("no_cache", "kv_cache")
+
+
+def test_the_page_needs_no_torch():
+    code = (
+        "import sys; sys.path.insert(0, 'tests/ui'); from page_fake import CHOICE, FakeBackend;"
+        "from kshipra.ui.build import build_page, launch_options; build_page(FakeBackend(), CHOICE);"
+        "launch_options(); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
