@@ -1,4 +1,5 @@
-"""The shell: python -m kshipra generate | bench | models. Results go to stdout, progress and errors to stderr."""
+"""The shell: python -m kshipra generate | bench | models. Results go to stdout, progress and errors to
+stderr."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ FIGURES = (
 def synthetic_requests(
     engine: Engine, *, rows: int, prompt_tokens: int, new_tokens: int
 ) -> tuple[Request, ...]:
-    """`rows` prompts of exactly `prompt_tokens` ordinary ids each, different from row to row, ends ignored."""
+    """`rows` prompts of exactly `prompt_tokens` ordinary ids each, different from row to row, ends
+    ignored."""
     vocabulary = engine.model.spec.vocabulary
     first = min(100, vocabulary // 2)  # control tokens come first in many vocabularies
     prompts = [
@@ -78,7 +79,8 @@ def spread(values: Sequence[float | None]) -> dict[str, float | None]:
 
 
 def summarise(mode: str, results: Sequence[RunResult]) -> dict[str, Any]:
-    """One mode as strict JSON: the medians under their plain names, and every figure's spread under `spread`."""
+    """One mode as strict JSON: the medians under their plain names, and every figure's spread under
+    `spread`."""
     spreads = {name: spread([getattr(result, name) for result in results]) for name in FIGURES}
     for name in ("p50", "p90", "p99"):
         spreads[f"step_{name}_s"] = spread([getattr(result.step_latency_s, name) for result in results])
@@ -131,8 +133,8 @@ def report(
     summaries: Sequence[dict[str, Any]],
     results: dict[str, list[RunResult]],
 ) -> dict[str, Any]:
-    """Settings, machine and every mode; the figures of the last mode also at the top, for programs that ask for
-    one mode. `identical_ids` says whether all runs of all modes gave the same tokens."""
+    """Settings, machine and every mode; the figures of the last mode also at the top, for programs that ask
+    for one mode. `identical_ids` says whether all runs of all modes gave the same tokens."""
     runs = [result for found in results.values() for result in found]
     ready = engine.describe()
     return {

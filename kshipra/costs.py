@@ -1,4 +1,5 @@
-"""Bytes and floating-point operations from a model's shape alone. Knows nothing of torch or of measured time."""
+"""Bytes and floating-point operations from a model's shape alone. Knows nothing of torch or of measured
+time."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from kshipra.types import ModelSpec
 
 
 def kv_bytes_per_token(spec: ModelSpec) -> int:
-    """Bytes of keys and values that one token of one row keeps: 2 x layers x kv heads x head size x dtype bytes."""
+    """Bytes of keys and values that one token of one row keeps: 2 x layers x kv heads x head size x dtype
+    bytes."""
     return 2 * spec.layers * spec.kv_heads * spec.head_size * spec.dtype_bytes
 
 
@@ -16,11 +18,12 @@ def weight_bytes(spec: ModelSpec) -> int:
 
 
 def pass_flops(spec: ModelSpec, *, rows: int, columns: int, stored: int, kept: int) -> int:
-    """FLOPs of one forward pass over `columns` new columns a row, `stored` columns in all, `kept` rows of logits.
+    """FLOPs of one forward pass over `columns` new columns a row, `stored` columns in all, `kept` rows of
+    logits.
 
     Two a multiply-add: 2 x weights a token, 4 x layers x (heads x head size) a query-key pair, and the output
-    projection for the kept columns only. Counts what is computed, pads included (Kaplan et al. 2020, appendix B,
-    without its embedding terms).
+    projection for the kept columns only. Counts what is computed, pads included (Kaplan et al. 2020, appendix
+    B, without its embedding terms).
     """
     matrices = 2 * spec.block_parameters * rows * columns
     attention = 4 * spec.layers * spec.heads * spec.head_size * rows * columns * stored

@@ -1,4 +1,5 @@
-"""Errors a person can cause or mend. The message is one sentence, shown as it is, that says what to do next."""
+"""Errors a person can cause or mend. The message is one sentence, shown as it is, that says what to do
+next."""
 
 
 class KshipraError(Exception):

@@ -1,7 +1,7 @@
 """The one list of what a plan may ask for, used by the page, its API and the shell. Knows nothing of torch.
 
-Ranges of single sampling parameters that hold for everybody are in `types.SamplingParams`; here are the narrower
-ones that keep a shared machine answering.
+Ranges of single sampling parameters that hold for everybody are in `types.SamplingParams`; here are the
+narrower ones that keep a shared machine answering.
 """
 
 from __future__ import annotations

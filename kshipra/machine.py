@@ -1,4 +1,5 @@
-"""What this process may use: cores, memory and its own resident bytes, containers' limits included. No torch."""
+"""What this process may use: cores, memory and its own resident bytes, containers' limits included. No
+torch."""
 
 from __future__ import annotations
 

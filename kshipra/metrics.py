@@ -1,11 +1,13 @@
-"""Fold a run's events into its result, and results into a comparison: every definition of a number stands here once.
+"""Fold a run's events into its result, and results into a comparison: every definition of a number stands
+here once.
 
 * new token: produced by the model, the end token included; pads and finished rows never.
-* TTFT of a row: from the run's start to its first token, so a row that waits for its turn has a long one. A run's
-  TTFT is its first row's: when something first appears.
-* prefill: the passes that take prompt tokens for the first time. A pass without cache that runs the prompt again
-  to get a later token counts as decode, so that rates compare like with like.
-* decode rate: new tokens after each row's first / time of the decode passes. End-to-end: new tokens / wall time.
+* TTFT of a row: from the run's start to its first token, so a row that waits for its turn has a long one. A
+  run's TTFT is its first row's: when something first appears.
+* prefill: the passes that take prompt tokens for the first time. A pass without cache that runs the prompt
+  again to get a later token counts as decode, so that rates compare like with like.
+* decode rate: new tokens after each row's first / time of the decode passes. End-to-end: new tokens / wall
+  time.
 * a rate without a positive denominator is None.
 """
 

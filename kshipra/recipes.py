@@ -1,4 +1,5 @@
-"""What a person picks from: each recipe is a mode of an engine, with a letter that stands for it everywhere."""
+"""What a person picks from: each recipe is a mode of an engine, with a letter that stands for it
+everywhere."""
 
 from __future__ import annotations
 

@@ -20,9 +20,11 @@ USER_TEXT = "\ue000kshipra-user-text\ue000"  # a private-use mark where the temp
 
 
 class Tokenizer:
-    """A wrapper of one shape for transformers' tokenizers, or for anything with `encode(text)` and `decode(ids)`.
+    """A wrapper of one shape for transformers' tokenizers, or for anything with `encode(text)` and
+    `decode(ids)`.
 
-    The wrapped tokenizer is not changed: its padding side, its pad token and its own settings stay as they were.
+    The wrapped tokenizer is not changed: its padding side, its pad token and its own settings stay as they
+    were.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -61,8 +63,8 @@ class Tokenizer:
     def encode_chat(self, text: str) -> list[int]:
         """Ids of `text` as the user's turn in the model's chat template, ready for the answer.
 
-        The template is cut at its control tokens; what lies between them, the person's text included, is encoded
-        as plain characters. InputError where the model has no template.
+        The template is cut at its control tokens; what lies between them, the person's text included, is
+        encoded as plain characters. InputError where the model has no template.
         """
         if not self.has_chat_template:
             raise InputError("This model has no chat template: switch to raw text.")
@@ -80,7 +82,8 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids` without control tokens and without any tidying of spaces; ids without text are silent."""
+        """The text of `ids` without control tokens and without any tidying of spaces; ids without text are
+        silent."""
         if self._fast is not None:
             return self._fast.decode(list(ids), skip_special_tokens=True)
         if hasattr(self.inner, "all_special_ids"):
@@ -89,10 +92,11 @@ class Tokenizer:
 
 
 class Detokenizer:
-    """Ids one by one to pieces of text, each final: joined they are the decoding of all ids behind `prompt_ids`.
+    """Ids one by one to pieces of text, each final: joined they are the decoding of all ids behind
+    `prompt_ids`.
 
-    Only a short window is decoded at a time, so the cost of a token does not grow with the text. A piece waits
-    while its last character may still be incomplete.
+    Only a short window is decoded at a time, so the cost of a token does not grow with the text. A piece
+    waits while its last character may still be incomplete.
     """
 
     def __init__(self, tokenizer: Any, prompt_ids: Sequence[int] = ()) -> None:
@@ -132,7 +136,8 @@ class Detokenizer:
         self._window, self._shown = list(window), shown
 
     def _cut_window(self, text: str) -> str:
-        """Broken bytes in a row: hand out those before a boundary that no later byte can move, if there is one."""
+        """Broken bytes in a row: hand out those before a boundary that no later byte can move, if there is
+        one."""
         for cut in range(len(self._window) - 1, 0, -1):
             head, tail = self._window[:cut], self._window[cut:]
             settled = self._decode(self._context + head)[len(self._before) :]
@@ -146,7 +151,8 @@ class Detokenizer:
 
 
 class StopFilter:
-    """Pieces of a stream up to the first of several stop texts, holding back only what may still become one."""
+    """Pieces of a stream up to the first of several stop texts, holding back only what may still become
+    one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -154,7 +160,8 @@ class StopFilter:
         self.stopped = False
 
     def push(self, piece: str) -> str:
-        """What of the stream may be shown now. After a stop text was met, `stopped` is True and nothing more comes."""
+        """What of the stream may be shown now. After a stop text was met, `stopped` is True and nothing more
+        comes."""
         text = self._held + piece
         found = [place for place in (text.find(stop) for stop in self._stops) if place >= 0]
         if found:

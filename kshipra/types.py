@@ -45,8 +45,8 @@ def _require_number(name: str, value: Any, low: float, high: float, kind: type =
 class SamplingParams:
     """How a row's next token is chosen and when the row ends.
 
-    temperature 0 is greedy; top_k 0 and top_p 1.0 are off; `seed=None` draws a fresh one, which the result shows.
-    A row's draws depend on its own seed only, so rows with one seed and one prompt give one text.
+    temperature 0 is greedy; top_k 0 and top_p 1.0 are off; `seed=None` draws a fresh one, which the result
+    shows. A row's draws depend on its own seed only, so rows with one seed and one prompt give one text.
     Raises InputError for a value out of its range.
     """
 
@@ -85,7 +85,8 @@ class Request:
 
 @dataclass(frozen=True)
 class NewToken:
-    """A token that the model produced. `text` is what may be shown now: "" while a character is unfinished."""
+    """A token that the model produced. `text` is what may be shown now: "" while a character is
+    unfinished."""
 
     row: int
     id: int
@@ -97,10 +98,11 @@ class NewToken:
 class StepEvent:
     """One forward pass with sampling, measured once.
 
-    `rows` are the requests that took part; `processed_tokens` the real tokens that went in and `pad_tokens` the
-    columns that were computed for nothing. `elapsed_s` lasts until the new ids are on the host, and `at_s` is the
-    run's own clock at that moment: it stands still while nobody asks for the next event. `kv_bytes` are the
-    stored columns, `kv_held_bytes` the whole tensors. `peak_extra_bytes` is the highest so far above the baseline.
+    `rows` are the requests that took part; `processed_tokens` the real tokens that went in and `pad_tokens`
+    the columns that were computed for nothing. `elapsed_s` lasts until the new ids are on the host, and
+    `at_s` is the run's own clock at that moment: it stands still while nobody asks for the next event.
+    `kv_bytes` are the stored columns, `kv_held_bytes` the whole tensors. `peak_extra_bytes` is the highest so
+    far above the baseline.
     """
 
     index: int
@@ -186,7 +188,8 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way of generating that a person can pick: a mode of an engine, with a letter, a name and a sentence."""
+    """One way of generating that a person can pick: a mode of an engine, with a letter, a name and a
+    sentence."""
 
     key: str
     letter: str
@@ -211,7 +214,8 @@ class ModelChoice:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a visitor asks for with Run: every recipe takes the same prompts and parameters, one after another."""
+    """What a visitor asks for with Run: every recipe takes the same prompts and parameters, one after
+    another."""
 
     choice: ModelChoice
     prompts: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Find a Chromium for the browser tests, or install one where that is allowed: python tests/browser.py.
 
-Looked for: Debian's and other systems' browsers, then Playwright's own. Installed: Debian's package as root, else
-Playwright's download. With CI=true a missing browser is a failure, so that no gap hides behind a skip.
+Looked for: Debian's and other systems' browsers, then Playwright's own. Installed: Debian's package as root,
+else Playwright's download. With CI=true a missing browser is a failure, so that no gap hides behind a skip.
 """
 
 from __future__ import annotations

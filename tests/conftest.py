@@ -39,7 +39,8 @@ SMALL = dict(
 
 
 def loud(model: torch.nn.Module) -> torch.nn.Module:
-    """float64 weights under which every position and every key moves the winner: large matrices, quiet biases.
+    """float64 weights under which every position and every key moves the winner: large matrices, quiet
+    biases.
 
     With loud biases one token would win everywhere and every fault would pass.
     """

@@ -1,4 +1,5 @@
-"""A model whose passes take a set time and whose tokens are set beforehand; no weights, but the real engine around."""
+"""A model whose passes take a set time and whose tokens are set beforehand; no weights, but the real engine
+around."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def spec(**changes) -> ModelSpec:
 class FakeModel:
     """Says `script[n]` as the token at n places behind the prompt, in every row; counts its passes.
 
-    `prompt_tokens` is the length of the prompts that it will be given (all alike); `during(pass_number)` is called
-    inside every pass, to fail or to wait there.
+    `prompt_tokens` is the length of the prompts that it will be given (all alike); `during(pass_number)` is
+    called inside every pass, to fail or to wait there.
     """
 
     def __init__(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from conftest import byte_level_tokenizer
 from fakes import FakeModel
-
 from kshipra import limits
 from kshipra.engine.runner import Engine
 from kshipra.errors import InputError

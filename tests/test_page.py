@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from browser import FLAGS, find_chromium
 from playwright.sync_api import Page, sync_playwright
 
+from browser import FLAGS, find_chromium
 from kshipra.backends.local import LocalBackend
 from kshipra.engine.job import Job
 from kshipra.models import catalogue

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import byte_level_tokenizer, make_gpt2
 
+from conftest import byte_level_tokenizer, make_gpt2
 from kshipra import machine
 from kshipra.__main__ import main
 from kshipra.engine.runner import load
@@ -267,7 +267,7 @@ TINY = "TINY"  # stands for the folder
         (("bench", "--model", TINY, "--mode", "kv_cache,"), ("Mode ''",)),
         (("bench", "--model", TINY, "--mode", "nonsense"), ("nonsense",)),
         (
-            ("bench", "--model", TINY, "--json", "/no/such/folder/report.json"),
+            ("bench", "--model", TINY, *BENCH, "--json", "/no/such/folder/report.json"),
             ("/no/such/folder/report.json",),
         ),
         (("models", "--wrong"), ("--wrong",)),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from conftest import byte_fallback_tokenizer, byte_level_tokenizer
-from fakes import FakeModel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
+from conftest import byte_fallback_tokenizer, byte_level_tokenizer
+from fakes import FakeModel
 from kshipra.engine.runner import Engine
 from kshipra.errors import InputError
 from kshipra.text import BROKEN, Detokenizer, StopFilter, Tokenizer

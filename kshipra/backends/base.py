@@ -21,7 +21,8 @@ class Run(Protocol):
     """One submitted plan. Its messages come in order; `Ended` is always the last."""
 
     def messages(self, timeout_s: float) -> list[Message]:
-        """All that arrived since the last call; waits up to `timeout_s` for the first, and may return none."""
+        """All that arrived since the last call; waits up to `timeout_s` for the first, and may return
+        none."""
 
     def stop(self) -> None:
         """Ask it to end: within two steps when it decodes. More than once is as good as once."""

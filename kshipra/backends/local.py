@@ -1,6 +1,7 @@
 """An engine in this process: one thread owns the model, loads it and runs one plan at a time.
 
-Everything that leaves the thread is a plain Message in a run's own queue, so a slow listener never slows a pass.
+Everything that leaves the thread is a plain Message in a run's own queue, so a slow listener never slows a
+pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Keys and values of the past, preallocated in growing steps. Refuses to know rows' lengths: that is geometry's."""
+"""Keys and values of the past, preallocated in growing steps. Refuses to know rows' lengths: that is
+geometry's."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ GROWTH_COLUMNS = 128
 class KVCache:
     """Per layer K and V of shape (B, G, capacity, D), of which the first `columns` are stored.
 
-    A pass appends to every layer and then calls `advance` once. Capacity grows by GROWTH_COLUMNS at a time, so that
-    a step seldom allocates and little is held that is not used.
+    A pass appends to every layer and then calls `advance` once. Capacity grows by GROWTH_COLUMNS at a time,
+    so that a step seldom allocates and little is held that is not used.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,8 @@ class KVCache:
         self._layers: list[tuple[Tensor, Tensor]] = []
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store k, v (B, G, T, D) behind what `layer` has, and give all of it back, oldest first (B, G, S, D)."""
+        """Store k, v (B, G, T, D) behind what `layer` has, and give all of it back, oldest first (B, G, S,
+        D)."""
         end = self.columns + k.shape[2]
         if layer == len(self._layers):
             self._layers.append((_room(k, end), _room(v, end)))

@@ -31,7 +31,8 @@ def device_choices() -> tuple[DeviceChoice, ...]:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name, "auto" being the fastest there is. InputError names what is missing and why."""
+    """The device of that name, "auto" being the fastest there is. InputError names what is missing and
+    why."""
     choices = device_choices()
     available = [choice.name for choice in choices if choice.unavailable is None]
     if name == "auto":

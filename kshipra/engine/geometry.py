@@ -1,5 +1,6 @@
-"""The one source of positions and masks: everything follows from `valid` (B, S), which stored columns of which row
-hold a real token. Refuses to know token ids: a pad is a pad because of where it is, never because of what it is.
+"""The one source of positions and masks: everything follows from `valid` (B, S), which stored columns of
+which row hold a real token. Refuses to know token ids: a pad is a pad because of where it is, never because
+of what it is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def left_pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -
 
 
 def positions(valid: Tensor) -> Tensor:
-    """(B, S): a token's position is the number of real tokens before it, and a pad's is 0, which nobody reads.
+    """(B, S): a token's position is the number of real tokens before it, and a pad's is 0, which nobody
+    reads.
 
     In int32, because some MPS systems cannot sum 64-bit integers.
     """
@@ -29,7 +31,8 @@ def positions(valid: Tensor) -> Tensor:
 def attention_mask(valid: Tensor, columns: int) -> Tensor:
     """(B, 1, T, S), True where one of the last `columns` T may look: at real tokens up to itself.
 
-    The diagonal is always True: a pad that sees nothing would give NaN in some kernels, and nobody reads a pad.
+    The diagonal is always True: a pad that sees nothing would give NaN in some kernels, and nobody reads a
+    pad.
     """
     stored = valid.shape[1]
     square = torch.ones(columns, stored, dtype=torch.bool, device=valid.device)

@@ -1,5 +1,5 @@
-"""One run's state and its one step: forward, sample, measure. Modes decide which rows share a pass; text, charts
-and results are folds over the events that come out.
+"""One run's state and its one step: forward, sample, measure. Modes decide which rows share a pass; text,
+charts and results are folds over the events that come out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Batch:
         return [row for row in self.rows if row.finish_reason is None]
 
     def append(self, ids: torch.Tensor) -> None:
-        """The next column: `ids` (B), real for rows that run; those that have ended are padding from now on."""
+        """The next column: `ids` (B), real for rows that run; those that have ended are padding from now
+        on."""
         live = [row.finish_reason is None for row in self.rows]
         self.ids = torch.cat((self.ids, ids[:, None]), dim=1)  # (B, S + 1)
         self.valid = torch.nn.functional.pad(self.valid, (0, 1), value=True)  # (B, S + 1)
@@ -101,7 +102,8 @@ class Job:
         self._passes = 0
 
     def batch(self, requests: Sequence[Request], *, cached: bool) -> Batch:
-        """A new batch whose prompts are still to be read; with `cached`, later passes read the new tokens only."""
+        """A new batch whose prompts are still to be read; with `cached`, later passes read the new tokens
+        only."""
         context = self.model.spec.context
         rows = [Row(request, self.tokenizer, self.model.eos_ids, context) for request in requests]
         return Batch(rows, cached=cached, pad_id=self.tokenizer.pad_id, device=self.device)

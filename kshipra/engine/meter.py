@@ -1,7 +1,8 @@
 """Memory of a run: how far its peak rose above a baseline, by the best means that the machine offers.
 
-CUDA: the allocator's own peak. Linux: the kernel's resident high-water mark, which writing 5 to clear_refs resets
-(proc(5)). Elsewhere: the highest of the samples after each pass. The method is named beside the number.
+CUDA: the allocator's own peak. Linux: the kernel's resident high-water mark, which writing 5 to clear_refs
+resets (proc(5)). Elsewhere: the highest of the samples after each pass. The method is named beside the
+number.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ STATUS = Path("/proc/self/status")
 
 
 class MemoryMeter:
-    """Made at a run's start, after a warm-up pass; the baseline is taken then, with freed memory given back."""
+    """Made at a run's start, after a warm-up pass; the baseline is taken then, with freed memory given
+    back."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

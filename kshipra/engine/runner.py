@@ -1,4 +1,5 @@
-"""The engine: one model on one device, and the runs of modes over it. Refuses to know pages, queues and threads.
+"""The engine: one model on one device, and the runs of modes over it. Refuses to know pages, queues and
+threads.
 
 An engine is used by one thread at a time; `kshipra.backends.local` sees to that for the page.
 """
@@ -76,7 +77,8 @@ class Engine:
         *,
         chat: bool = False,
     ) -> tuple[Request, ...]:
-        """Prompts as ids with settled seeds. Raises InputError for what the model cannot take, before any compute."""
+        """Prompts as ids with settled seeds. Raises InputError for what the model cannot take, before any
+        compute."""
         if isinstance(prompts, str) or not prompts:
             raise InputError("Prompts must be a list of at least one text or list of token ids.")
         params = params if params is not None else SamplingParams()
@@ -156,10 +158,11 @@ def load(
     implementation: str = "auto",
     progress: Progress = silent,
 ) -> Engine:
-    """An engine for a catalogue name, a Hub id, a folder or a .gguf file, on all cores that this process may use.
+    """An engine for a catalogue name, a Hub id, a folder or a .gguf file, on all cores that this process may
+    use.
 
-    `progress(what, done_bytes, total_bytes)` is called while something is fetched. Raises KshipraError with one
-    sentence for whatever cannot be loaded.
+    `progress(what, done_bytes, total_bytes)` is called while something is fetched. Raises KshipraError with
+    one sentence for whatever cannot be loaded.
     """
     for what, value, known in (("weights", weights, "native"), ("execution", execution, "eager")):
         if value != known:

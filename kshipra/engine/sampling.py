@@ -1,4 +1,5 @@
-"""From logits to the next id of each row. A row's draw depends on its own logits, parameters and seed only."""
+"""From logits to the next id of each row. A row's draw depends on its own logits, parameters and seed
+only."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ ROUNDING = 1e-6
 def allowed_probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
     """(V) probabilities after temperature, top-k and top-p, in fp32; the best id always stays.
 
-    Temperature divides the distance to the best logit, so that a tiny one cannot overflow. top-p keeps the shortest
-    run of likeliest ids whose sum reaches it (Holtzman et al. 2020).
+    Temperature divides the distance to the best logit, so that a tiny one cannot overflow. top-p keeps the
+    shortest run of likeliest ids whose sum reaches it (Holtzman et al. 2020).
     """
     scaled = (logits.float() - logits.max().float()) / params.temperature
     if 0 < params.top_k < scaled.numel():
@@ -61,7 +62,8 @@ def next_ids(
     logits: Tensor,
     rows: Sequence[tuple[SamplingParams, Sequence[int], torch.Generator]],
 ) -> Tensor:
-    """(B, V) logits to (B) ids on the same device. `rows` has each row's parameters, its ids so far, its generator."""
+    """(B, V) logits to (B) ids on the same device. `rows` has each row's parameters, its ids so far, its
+    generator."""
     best = logits.argmax(dim=-1)
     for row, (params, seen, generator) in enumerate(rows):
         if is_plain_greedy(params):

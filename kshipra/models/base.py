@@ -20,11 +20,13 @@ class KeyValues(Protocol):
     columns: int  # stored before this pass
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Store k, v (B, G, T, D) behind what `layer` has, and give all of it back, oldest first (B, G, S, D)."""
+        """Store k, v (B, G, T, D) behind what `layer` has, and give all of it back, oldest first (B, G, S,
+        D)."""
 
 
 class CausalLM(Protocol):
-    """A decoder-only model as the engine uses it: no state of its own, so that runs cannot leak into each other."""
+    """A decoder-only model as the engine uses it: no state of its own, so that runs cannot leak into each
+    other."""
 
     spec: ModelSpec
     eos_ids: frozenset[int]
@@ -46,7 +48,8 @@ class CausalLM(Protocol):
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, layer: int, mask: Tensor | None, cache: KeyValues | None
 ) -> Tensor:
-    """Append k, v (B, G, T, D) to the cache and attend over all that is stored: q (B, H, T, D) to (B, T, H * D).
+    """Append k, v (B, G, T, D) to the cache and attend over all that is stored: q (B, H, T, D) to (B, T, H *
+    D).
 
     Queries and keys come in already rotated, so the order is rotate, append, attend, here and nowhere else.
     """
@@ -84,8 +87,8 @@ class Linear(nn.Module):
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """Elements of all weights, shared ones once, and of those matrices that every token passes through: all but
-    embeddings and the output head (which must be the attribute `head` or `lm_head`)."""
+    """Elements of all weights, shared ones once, and of those matrices that every token passes through: all
+    but embeddings and the output head (which must be the attribute `head` or `lm_head`)."""
     head = getattr(model, "head", None) or getattr(model, "lm_head", None)
     tables = {module.weight.data_ptr() for module in model.modules() if isinstance(module, nn.Embedding)}
     if head is not None:

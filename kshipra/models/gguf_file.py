@@ -1,7 +1,7 @@
 """Read a GGUF file of the Llama kind into a Hugging Face config and tensors, dequantized to fp32.
 
-llama.cpp stores the rows of q and k of `llama` files so that rotation pairs neighbours (2i, 2i + 1); the published
-weights pair i with i + D/2, so those rows are put back. Everything else keeps its order.
+llama.cpp stores the rows of q and k of `llama` files so that rotation pairs neighbours (2i, 2i + 1); the
+published weights pair i with i + D/2, so those rows are put back. Everything else keeps its order.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def _read(reader: GGUFReader, path: Path, progress: Progress) -> tuple[dict[str,
     architecture = fields.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise ModelError(
-            f"{path.name} is of the kind {architecture!r:.40}, and of GGUF files only {' and '.join(ARCHITECTURES)} "
-            "are read: give the folder of the model with safetensors."
+            f"{path.name} is of the kind {architecture!r:.40}, and of GGUF files only "
+            f"{' and '.join(ARCHITECTURES)} are read: give the folder of the model with safetensors."
         )
     shapes = {tensor.name: tensor.shape for tensor in reader.tensors}
     config = _config(fields, architecture, set(shapes), path.name)

@@ -1,4 +1,5 @@
-"""GPT-2 from scratch (Radford et al. 2019): learned absolute positions, LayerNorm before each half of a block."""
+"""GPT-2 from scratch (Radford et al. 2019): learned absolute positions, LayerNorm before each half of a
+block."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """Weights come in through `from_hugging_face`'s names; `refusal` says which configs are not this model."""
+    """Weights come in through `from_hugging_face`'s names; `refusal` says which configs are not this
+    model."""
 
     def __init__(self, spec: ModelSpec, config: Any) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""The adapter: any decoder-only model of transformers behind the same `forward`, on our mask, positions and cache.
+"""The adapter: any decoder-only model of transformers behind the same `forward`, on our mask, positions and
+cache.
 
-The only file that knows transformers' cache classes. What it cannot drive correctly it refuses: `check` compares
-a padded, split pass with a plain one before the model is handed out.
+The only file that knows transformers' cache classes. What it cannot drive correctly it refuses: `check`
+compares a padded, split pass with a plain one before the model is handed out.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class TransformersModel:
         return out.logits[:, -keep:]  # (B, keep, V)
 
     def _masks(self, full: Tensor) -> Tensor | dict[str, Tensor]:
-        """transformers takes a 4-D mask as it is, so a sliding window is ours to cut: left pads shift a row's keys
-        and queries alike, so distances in columns are distances in positions."""
+        """transformers takes a 4-D mask as it is, so a sliding window is ours to cut: left pads shift a row's
+        keys and queries alike, so distances in columns are distances in positions."""
         if self.window is None:
             return full
         columns, stored = full.shape[-2:]
@@ -108,8 +109,8 @@ class TransformersModel:
     def check(self) -> None:
         """Raise ModelError unless a left-padded row in two cached pieces gives the logits of a plain pass.
 
-        A model that ignores our mask, positions or cache (ALiBi, recurrent state, ...) differs by far more than
-        the bound, which leaves room for 16-bit rounding.
+        A model that ignores our mask, positions or cache (ALiBi, recurrent state, ...) differs by far more
+        than the bound, which leaves room for 16-bit rounding.
         """
         from kshipra.engine.cache import KVCache
         from kshipra.engine.geometry import attention_mask, positions
@@ -129,6 +130,6 @@ class TransformersModel:
         worst = (logits[:, -1].float() - plain).abs().max().item()
         if not worst <= 0.05 * max(1.0, plain.abs().max().item()):
             raise ModelError(
-                f"{self.spec.name} ({self.spec.family}) does not follow the mask and positions that padding needs: "
-                "choose another model."
+                f"{self.spec.name} ({self.spec.family}) does not follow the mask and positions that "
+                "padding needs: choose another model."
             )

@@ -1,4 +1,5 @@
-"""Models of the Hugging Face Hub: a complete cached copy without any network call, else what is needed and no more.
+"""Models of the Hugging Face Hub: a complete cached copy without any network call, else what is needed and no
+more.
 
 `refusal` turns every way in which the Hub can fail into one sentence; a token never appears in one.
 """
@@ -31,7 +32,8 @@ WANTED = (".safetensors", ".json", ".model", ".txt", ".jinja")
 
 
 def fetched(repo: str, progress: Progress) -> Path:
-    """A folder with config, tokenizer and weights of `repo`. ModelError says in one sentence why there is none."""
+    """A folder with config, tokenizer and weights of `repo`. ModelError says in one sentence why there is
+    none."""
     if (cached := _cached(repo)) is not None:
         return cached
     if constants.HF_HUB_OFFLINE:

@@ -1,5 +1,6 @@
-"""Llama from scratch (Touvron et al. 2023), with grouped key/value heads (Ainslie et al. 2023), rotary positions
-(Su et al. 2021), tied or untied head, and the biases of Qwen2. Mistral without a window is the same model."""
+"""Llama from scratch (Touvron et al. 2023), with grouped key/value heads (Ainslie et al. 2023), rotary
+positions (Su et al. 2021), tied or untied head, and the biases of Qwen2. Mistral without a window is the same
+model."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Rotation:
         self.sin = torch.cat((-sin, sin), dim=-1).to(dtype)  # (B, T, 1, D)
 
     def turn(self, x: Tensor) -> Tensor:
-        """(B, T, heads, D) turned: dimension i is paired with i + D/2, so swapping halves gives the partner."""
+        """(B, T, heads, D) turned: dimension i is paired with i + D/2, so swapping halves gives the
+        partner."""
         partner = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
         return torch.addcmul(x * self.cos, partner, self.sin)
 
@@ -106,7 +108,8 @@ class Llama(nn.Module):
 
     @staticmethod
     def from_hugging_face(tensors: Mapping[str, Tensor], spec: ModelSpec) -> dict[str, Tensor]:
-        """Our state dict from published names: q, k, v and gate, up side by side, all turned to (inputs, outputs)."""
+        """Our state dict from published names: q, k, v and gate, up side by side, all turned to (inputs,
+        outputs)."""
         found = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
         state = {
             "tokens.weight": found["embed_tokens.weight"],

@@ -41,7 +41,8 @@ def load_model(
 ) -> tuple[CausalLM, Tokenizer]:
     """Find, fetch if need be, and build `name` on `device`, computing in `dtype`.
 
-    Raises ModelError with one sentence for what cannot be run, before its weights are fetched where that shows.
+    Raises ModelError with one sentence for what cannot be run, before its weights are fetched where that
+    shows.
     """
     source = locate(name, progress=progress)
     progress(f"Loading {source.label}", None, None)
@@ -65,7 +66,8 @@ def load_model(
 
 
 def wrap_model(model: Any, implementation: str = "auto") -> CausalLM:
-    """A CausalLM of a transformers model in memory; one that already has `spec` and `forward` stays as it is."""
+    """A CausalLM of a transformers model in memory; one that already has `spec` and `forward` stays as it
+    is."""
     if hasattr(model, "spec"):
         return model
     config = model.config
@@ -81,7 +83,8 @@ def wrap_model(model: Any, implementation: str = "auto") -> CausalLM:
 
 
 def native_class(config: Any, implementation: str) -> type[GPT2 | Llama] | None:
-    """Our class for this config, or None for the adapter. InputError where `native` is asked for and impossible."""
+    """Our class for this config, or None for the adapter. InputError where `native` is asked for and
+    impossible."""
     if implementation not in IMPLEMENTATIONS:
         raise InputError(
             f"Implementation must be one of {', '.join(IMPLEMENTATIONS)}, not {implementation!r:.40}."
@@ -98,7 +101,8 @@ def native_class(config: Any, implementation: str) -> type[GPT2 | Llama] | None:
 def build_native(
     tensors: Mapping[str, Tensor], config: Any, name: str, device: torch.device, dtype: torch.dtype
 ) -> GPT2 | Llama:
-    """Our model with a copy of `tensors`, which have Hugging Face names; memory is shared only where heads are tied."""
+    """Our model with a copy of `tensors`, which have Hugging Face names; memory is shared only where heads
+    are tied."""
     spec = describe(config, name, dtype)
     if config.tie_word_embeddings:
         tensors = {key: tensor for key, tensor in tensors.items() if key != "lm_head.weight"}
@@ -126,7 +130,8 @@ def build_native(
 
 
 def adapt(model: Any, name: str) -> TransformersModel:
-    """`model`, a PreTrainedModel, behind the adapter, refused if it does not take our mask, positions and cache."""
+    """`model`, a PreTrainedModel, behind the adapter, refused if it does not take our mask, positions and
+    cache."""
     first = next(model.parameters())
     spec = counted(describe(model.config, name, first.dtype), model)
     adapted = TransformersModel(model, spec)

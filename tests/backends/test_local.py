@@ -1,4 +1,5 @@
-"""One thread, one run at a time, and every way in which a run can end (cases F1, F2, F5, G3) with a fake model."""
+"""One thread, one run at a time, and every way in which a run can end (cases F1, F2, F5, G3) with a fake
+model."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from conftest import Letters
 from fakes import FakeModel
-
 from kshipra.backends.local import MAX_WAITING, LocalBackend, LocalRun
 from kshipra.engine import runner
 from kshipra.engine.runner import Engine

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checks import logits_in_pieces, pieces_agree
-from conftest import SMALL, Letters, loud
 from transformers import MistralConfig, MistralForCausalLM
 
+from checks import logits_in_pieces, pieces_agree
+from conftest import SMALL, Letters, loud
 from kshipra.costs import kv_bytes_per_token
 from kshipra.engine.cache import GROWTH_COLUMNS, KVCache
 from kshipra.engine.runner import Engine

@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 import torch
-from conftest import Letters, make_gpt2, make_llama
-from fakes import FakeModel, spec
 from transformers import GPT2Config, LlamaConfig
 
+from conftest import Letters, make_gpt2, make_llama
+from fakes import FakeModel, spec
 from kshipra import machine
 from kshipra.costs import kv_bytes_per_token
 from kshipra.engine import job, meter

@@ -1,13 +1,14 @@
-"""Every mode gives the ids of each prompt alone without cache, whatever stands beside it (cases A1 to A3, A7)."""
+"""Every mode gives the ids of each prompt alone without cache, whatever stands beside it (cases A1 to A3,
+A7)."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from checks import RAGGED, all_modes_agree, greedy_ids, logits_in_pieces
-from conftest import SMALL, VOCABULARY, Letters, loud, make_gpt2, make_llama
 from transformers import MistralConfig, MistralForCausalLM
 
+from checks import RAGGED, all_modes_agree, greedy_ids, logits_in_pieces
+from conftest import SMALL, VOCABULARY, Letters, loud, make_gpt2, make_llama
 from kshipra.engine.runner import Engine
 from kshipra.modes import MODES
 from kshipra.types import SamplingParams
@@ -79,7 +80,8 @@ def test_runs_leave_nothing_behind(engine):
 
 
 def test_a_sliding_window_is_kept_by_the_adapter():
-    """The window ends inside the prompt and inside the new text; transformers' own masks are the reference."""
+    """The window ends inside the prompt and inside the new text; transformers' own masks are the
+    reference."""
     mistral = loud(MistralForCausalLM(MistralConfig(**SMALL, sliding_window=8)))
     engine = Engine(mistral, Letters())
     all_modes_agree(engine)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from checks import RAGGED, all_modes_agree, greedy_ids, pieces_agree
 from conftest import Letters, make_gpt2, make_llama
-
 from kshipra.engine import cache, geometry
 from kshipra.engine.runner import Engine
 
@@ -101,7 +101,8 @@ def test_wrong_masks_are_caught(make, fault, monkeypatch):
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_cache_order_passes_one_token_steps_and_is_caught_by_two(make, monkeypatch):
-    """Attention does not care for the order of keys while nothing is masked: why the one-token test is not enough."""
+    """Attention does not care for the order of keys while nothing is masked: why the one-token test is not
+    enough."""
     engine = Engine(make(), Letters())
     monkeypatch.setattr(cache.KVCache, "append", new_before_old)
     pieces_agree_alone_one_by_one(engine)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from conftest import Letters, byte_level_tokenizer, make_gpt2
-from fakes import FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import Letters, byte_level_tokenizer, make_gpt2
+from fakes import FakeModel
 from kshipra.engine import sampling
 from kshipra.engine.runner import Engine
 from kshipra.engine.sampling import allowed_probabilities, draw, next_ids, penalise

@@ -1,4 +1,5 @@
-"""Our GPT-2 and Llama against transformers' on random weights, in float64, plain and left-padded; and the adapter."""
+"""Our GPT-2 and Llama against transformers' on random weights, in float64, plain and left-padded; and the
+adapter."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from kshipra.models.gpt2 import GPT2
 from kshipra.models.hf import TransformersModel
 from kshipra.models.llama import Llama
 
-# transformers computes rotary angles and RMSNorm in fp32 whatever the model's dtype, and so do we for the angles.
+# transformers computes rotary angles and RMSNorm in fp32 whatever the model's dtype, and so do we for the
+# angles.
 BOUND = 1e-5
 VARIANTS = {
     "gpt2": make_gpt2,

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from browser import FLAGS, find_chromium
 from page_fake import CHOICE, FakeBackend, make_plan
 
+from browser import FLAGS, find_chromium
 from kshipra.types import Plan
 from kshipra.ui.build import build_page, launch_options
 

@@ -24,7 +24,7 @@ def range_of(page, chart: str) -> list[float]:
 
 
 def test_run_untouched_streams_and_ends_with_the_comparison(open_page):
-    page = open_page(FakeBackend())
+    page = open_page(FakeBackend(pace=0.5))
     page.click("#run")
     page.wait_for_function("document.querySelector('#column-no_cache .new').textContent.length > 3")
     assert page.get_attribute("#status", "data-state") == "running"  # tokens are there before the end
@@ -55,7 +55,7 @@ def test_charts_have_every_last_point_and_a_table_behind_them(open_page):
 
 
 def test_zoom_and_legend_choice_survive_updates(open_page):
-    page = open_page(FakeBackend())
+    page = open_page(FakeBackend(pace=0.5))
     page.click("#run")
     page.wait_for_function("Number(document.querySelector('#chart-latency').dataset.updates) >= 2")
     page.evaluate(
@@ -83,7 +83,7 @@ def test_zoom_and_legend_choice_survive_updates(open_page):
 
 
 def test_stop_keeps_the_partial_texts_and_the_next_run_works(open_page):
-    backend = FakeBackend()
+    backend = FakeBackend(pace=0.5)
     page = open_page(backend)
     page.click("#run")
     page.wait_for_selector('#column-kv_cache[data-state="decoding"]')
@@ -102,6 +102,16 @@ def test_stop_keeps_the_partial_texts_and_the_next_run_works(open_page):
     wait_for_state(page, "running")
     wait_for_state(page, "done")
     assert len(backend.runs) == 2
+
+
+def test_a_closed_tab_ends_its_run(open_page):
+    backend = FakeBackend()
+    page = open_page(backend)
+    page.fill("#max-new-tokens input", "2000")
+    page.click("#run")
+    page.wait_for_function("document.querySelector('#column-no_cache .new').textContent.length > 3")
+    page.close()
+    assert backend.runs[0].over.wait(10)
 
 
 def test_nothing_typed_or_generated_becomes_an_element_or_a_template(open_page):
