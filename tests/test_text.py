@@ -230,6 +230,13 @@ def test_a_first_token_keeps_its_space_behind_a_prompt_and_loses_it_without_one(
     assert joined(FALLBACK, world, [1]) == "world"  # behind a start mark alone
 
 
+def test_the_engine_joins_its_first_word_to_the_prompt():
+    world = FALLBACK.inner.convert_tokens_to_ids("▁world")
+    prompt_ids = FALLBACK.encode("Hello")
+    engine = Engine(FakeModel([world], prompt_tokens=len(prompt_ids), vocabulary=400), FALLBACK)
+    assert engine.generate(["Hello"], params=SamplingParams(2)).rows[0].text == " world world"
+
+
 @pytest.mark.parametrize("tidy", [True, False])
 def test_tidying_of_spaces_is_off_whatever_the_tokenizer_says(tidy):
     for make in (byte_level_tokenizer, byte_fallback_tokenizer, ByT5Tokenizer):

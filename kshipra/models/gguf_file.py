@@ -49,6 +49,10 @@ def read_gguf(path: Path, *, progress: Progress) -> tuple[dict[str, Any], dict[s
         return _read(reader, path, progress)
     except ModelError:
         raise
+    except NotImplementedError as error:
+        raise ModelError(
+            f"{path.name} is quantized in a way that is not read: choose another, such as Q8_0 or Q4_K_M."
+        ) from error
     except Exception as error:  # the reader's own errors for damaged files are of many kinds
         raise ModelError(f"{path.name} is damaged or no GGUF file: fetch it again.") from error
 
@@ -62,7 +66,8 @@ def _read(reader: GGUFReader, path: Path, progress: Progress) -> tuple[dict[str,
             f"{' and '.join(ARCHITECTURES)} are read: give the folder of the model with safetensors."
         )
     shapes = {tensor.name: tensor.shape for tensor in reader.tensors}
-    config = _config(fields, architecture, set(shapes), path.name)
+    _refuse(fields, architecture, set(shapes), path.name)
+    config = _config(fields, architecture, set(shapes))
     config["vocab_size"] = int(shapes["token_embd.weight"][1])  # (W, V): dimensions are reversed in the file
     total = sum(int(tensor.n_bytes) for tensor in reader.tensors)
     done = 0
@@ -76,15 +81,41 @@ def _read(reader: GGUFReader, path: Path, progress: Progress) -> tuple[dict[str,
     return config, tensors
 
 
-def _config(fields: dict[str, Any], architecture: str, names: set[str], label: str) -> dict[str, Any]:
+def _refuse(fields: dict[str, Any], architecture: str, names: set[str], label: str) -> None:
+    """Raise ModelError for what these architectures may hold and our reading does not cover, or for gaps."""
+
     def of(name: str, default: Any = None) -> Any:
         return fields.get(f"{architecture}.{name}", default)
 
-    scaling = of("rope.scaling.type", "none")
-    if scaling != "none" or "rope_freqs.weight" in names:
+    scaled = of("rope.scaling.type", "none") != "none" or of("rope.scale_linear", 1.0) != 1.0
+    if scaled or "rope_freqs.weight" in names:
         raise ModelError(
             f"{label} scales its rotary positions, which is not read from GGUF: give a safetensors folder."
         )
+    if of("expert_count", 0) or "blk.0.ffn_gate_inp.weight" in names:
+        raise ModelError(
+            f"{label} is a mixture of experts, which is not read from GGUF: give a safetensors folder."
+        )
+    if fields.get("split.count", 1) > 1:
+        raise ModelError(
+            f"{label} is one part of several, which are not read: give the model as one .gguf file."
+        )
+    head_size = of("attention.key_length", of("embedding_length") // of("attention.head_count"))
+    if of("rope.dimension_count", head_size) != head_size:
+        raise ModelError(
+            f"{label} rotates a part of each head only, which is not read: give a safetensors folder."
+        )
+    blocks = {f"blk.{layer}.{part}.weight" for layer in range(of("block_count")) for part in IN_A_BLOCK}
+    if missing := sorted((blocks | {"token_embd.weight", "output_norm.weight"}) - names):
+        raise ModelError(
+            f"{label} lacks {len(missing)} of its tensors, such as {missing[0]}: fetch it again."
+        )
+
+
+def _config(fields: dict[str, Any], architecture: str, names: set[str]) -> dict[str, Any]:
+    def of(name: str, default: Any = None) -> Any:
+        return fields.get(f"{architecture}.{name}", default)
+
     heads, width = of("attention.head_count"), of("embedding_length")
     return {
         "model_type": architecture,

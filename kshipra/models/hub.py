@@ -6,29 +6,33 @@ more.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
-from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
+from huggingface_hub import (
+    HfApi,
+    constants,
+    get_hf_file_metadata,
+    hf_hub_download,
+    hf_hub_url,
+    try_to_load_from_cache,
 )
-from huggingface_hub.utils import tqdm
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
 from kshipra.errors import KshipraError, ModelError
-from kshipra.models.sources import TOKENIZER_FILES, check_config, check_folder, check_names, read_config
+from kshipra.models.sources import (
+    SAFETENSORS_INDEX,
+    check_config,
+    check_folder,
+    check_names,
+    read_config,
+    shard_names,
+)
 
 Progress = Callable[[str, int | None, int | None], None]
 TIMEOUT_S = 10
-WANTED = (".safetensors", ".json", ".model", ".txt", ".jinja")
+SMALL_KINDS = (".json", ".model", ".txt", ".jinja")
 
 
 def fetched(repo: str, progress: Progress) -> Path:
@@ -39,13 +43,7 @@ def fetched(repo: str, progress: Progress) -> Path:
     if constants.HF_HUB_OFFLINE:
         raise ModelError(f"{repo} is not on this machine and the Hub is switched off: unset HF_HUB_OFFLINE.")
     try:
-        info = HfApi().model_info(repo, files_metadata=True, timeout=TIMEOUT_S)
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-        check_names(sizes, repo)
-        config = hf_hub_download(repo, "config.json", revision=info.sha, etag_timeout=TIMEOUT_S)
-        check_config(read_config(Path(config).parent), repo)
-        wanted = [name for name in sizes if "/" not in name and _is_wanted(name)]
-        return _download(repo, info.sha, wanted, sizes, progress)
+        return _fetch(repo, progress)
     except KshipraError:
         raise
     except Exception as error:
@@ -54,7 +52,7 @@ def fetched(repo: str, progress: Progress) -> Path:
 
 def refusal(repo: str, error: Exception) -> str:
     """What a person is told when the Hub, or the way to it, fails."""
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    status = _status(error)
     if isinstance(error, GatedRepoError) or status == 403:
         return f"{repo} is gated: ask for access on its Hub page, then set HF_TOKEN and try again."
     if isinstance(error, (RepositoryNotFoundError, HFValidationError)) or status in (401, 404):
@@ -63,57 +61,125 @@ def refusal(repo: str, error: Exception) -> str:
         return f"The Hub answers that it was asked too often: wait a few minutes and load {repo} again."
     if status is not None and status >= 500:
         return f"The Hub has a fault of its own (status {status}): try {repo} again later."
-    if isinstance(error, (httpx.TransportError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError)):
+    if status is not None:
+        return f"The Hub refused {repo} (status {status}): check the id and try again."
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
+        return (
+            f"{repo} cannot be kept in {constants.HF_HUB_CACHE} ({error.strerror}): free some space "
+            "there, or set HF_HOME to another folder."
+        )
+    if isinstance(
+        error, (OSError, HfHubHTTPError.__bases__[0])
+    ):  # the library's HTTP client is its own choice
         return (
             f"{repo} is not on this machine and the Hub cannot be reached: check the network and try again."
         )
-    if isinstance(error, (HfHubHTTPError, httpx.HTTPError)):
-        return f"The Hub refused {repo} (status {status}): check the id and try again."
     return f"{repo} could not be fetched ({type(error).__name__}): try again."
+
+
+def _status(error: BaseException | None) -> int | None:
+    """The HTTP status behind an error, which the library may have wrapped in another one."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if response is not None:
+            return response.status_code
+        error = error.__cause__
+    return None
 
 
 def _cached(repo: str) -> Path | None:
     """A complete copy in the Hub's own cache, found without asking anybody."""
     try:
-        folder = Path(snapshot_download(repo, local_files_only=True))
+        config = try_to_load_from_cache(repo, "config.json")
+        if not isinstance(config, str):
+            return None
+        folder = Path(config).parent
         check_folder(folder, repo)
-    except (LocalEntryNotFoundError, HFValidationError, OSError, ModelError):
+    except (HFValidationError, OSError, ModelError):
         return None
+    half_a_tokenizer = (folder / "vocab.json").exists() and not (
+        (folder / "tokenizer.json").exists() or (folder / "merges.txt").exists()
+    )
+    return None if half_a_tokenizer else folder
+
+
+def _fetch(repo: str, progress: Progress) -> Path:
+    """Everything that `repo` needs, refused as early as possible: list of files, config, index, then weights.
+
+    The config is asked for as the newest one, which notes its revision in the cache; the rest follows it.
+    """
+    info = HfApi().model_info(repo, files_metadata=True, timeout=TIMEOUT_S)
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    check_names(sizes, repo)
+    folder = _file(repo, "config.json", None).parent
+    check_config(read_config(folder), repo)
+    weights = ["model.safetensors"]
+    if weights[0] not in sizes:
+        weights = shard_names(_file(repo, SAFETENSORS_INDEX, folder.name))
+    if missing := [name for name in weights if name not in sizes]:
+        raise ModelError(f"{repo} lacks {', '.join(missing)[:120]}: choose another model.")
+    small = [name for name in sizes if _is_small_part(name)]
+    total = sum(sizes[name] for name in small + weights)
+    done = 0
+    for name in small + weights:  # weights last: a copy that has them has everything
+        _file(repo, name, folder.name, _bar(f"Fetching {repo}", done, total, progress))
+        done += sizes[name]
+        progress(f"Fetching {repo}", done, total)
     return folder
 
 
-def _is_wanted(name: str) -> bool:
-    return name.endswith(WANTED) or name in TOKENIZER_FILES
+def _is_small_part(name: str) -> bool:
+    """Config, tokenizer and templates; never a file in a folder of the repository, nor other indexes."""
+    foreign_index = name.endswith(".index.json") and name != SAFETENSORS_INDEX
+    return "/" not in name and name.endswith(SMALL_KINDS) and not foreign_index
 
 
-def _download(
-    repo: str, revision: str | None, names: list[str], sizes: dict[str, int], progress: Progress
-) -> Path:
-    """All `names` of one revision, small files first; a file is in the cache only when it is whole."""
-    total = sum(sizes[name] for name in names)
-    done = 0
-    for name in sorted(names, key=lambda name: sizes[name]):
-        bar = _bar(f"Fetching {repo}", done, total, progress)
-        path = hf_hub_download(repo, name, revision=revision, etag_timeout=TIMEOUT_S, tqdm_class=bar)
-        done += sizes[name]
-    return Path(path).parent
+def _file(repo: str, name: str, revision: str | None, bar: type[Any] | None = None) -> Path:
+    """One file in the cache, there only when it is whole.
+
+    Its headers are asked for once before: the library repeats that question for minutes where nobody answers.
+    """
+    known = try_to_load_from_cache(repo, name, revision=revision) if revision else None
+    if not isinstance(known, str):
+        get_hf_file_metadata(hf_hub_url(repo, name, revision=revision), timeout=TIMEOUT_S)
+    path = hf_hub_download(repo, name, revision=revision, etag_timeout=TIMEOUT_S, tqdm_class=bar or _Silent)
+    return Path(path)
 
 
-def _bar(what: str, before: int, total: int, progress: Progress) -> type[tqdm]:
-    """A silent tqdm, which is what the Hub library counts bytes with, that tells `progress` instead."""
+class _Silent:
+    """The part of tqdm's interface that the Hub library calls, showing nothing."""
 
-    class Bar(tqdm):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            self._sink = open(os.devnull, "w")  # noqa: SIM115
-            super().__init__(*args, **(options | {"file": self._sink, "disable": False}))
+    def __init__(self, *_: Any, **options: Any) -> None:
+        self.n = options.get("initial") or 0
 
-        def update(self, n: float | None = 1) -> bool | None:
-            updated = super().update(n)
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, count: float | None = 1) -> None:
+        self.n += count or 0
+
+    def update_transfer(self, count: float | None = 1) -> None:
+        """Bytes on the wire, which the library counts beside those that are written."""
+
+    def set_postfix_str(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def set_transfer_postfix_str(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _bar(what: str, before: int, total: int, progress: Progress) -> type[_Silent]:
+    """What the library counts bytes with, telling `progress` of the whole model."""
+
+    class Bar(_Silent):
+        def update(self, count: float | None = 1) -> None:
+            super().update(count)
             progress(what, min(before + int(self.n), total), total)
-            return updated
-
-        def close(self) -> None:
-            super().close()
-            self._sink.close()
 
     return Bar

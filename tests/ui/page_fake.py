@@ -107,8 +107,10 @@ class FakeRun:
     over: threading.Event = field(default_factory=threading.Event)
     steps: int = 0
     stops: int = 0
+    wakes: int = 0
 
     def messages(self, timeout_s: float) -> list[Message]:
+        self.wakes += 1
         try:
             found = [self.queue.get(timeout=timeout_s)]
         except Empty:
