@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
@@ -115,7 +116,7 @@ def counting_bar(what: str, total: int) -> tuple[Progress, int]:
 
 
 def generate(arguments: argparse.Namespace) -> None:
-    prompts = tuple(limits.clean_text(prompt) for prompt in arguments.prompts)
+    prompts = tuple(arguments.prompts)
     limits.check_prompts(prompts)
     mode_named(arguments.mode)
     params = SamplingParams(
@@ -158,6 +159,8 @@ def bench(arguments: argparse.Namespace) -> None:
     for field, least in (("rows", 1), ("prompt_tokens", 1), ("new_tokens", 1), ("repeats", 1)):
         if getattr(arguments, field) < least:
             raise KshipraError(f"--{field.replace('_', '-')} must be at least {least}.")
+    if arguments.json not in (None, "-") and not Path(arguments.json).absolute().parent.is_dir():
+        raise KshipraError(f"--json: there is no folder for {arguments.json!r:.120}; make it first.")
     engine = load_engine(arguments)
     requests = benching.synthetic_requests(
         engine, rows=arguments.rows, prompt_tokens=arguments.prompt_tokens, new_tokens=arguments.new_tokens
@@ -194,6 +197,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         {"generate": generate, "bench": bench, "models": models}[parsed.verb](parsed)
     except KshipraError as error:
         print(f"kshipra: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(
+            f"kshipra: {error.filename or 'a file'} cannot be used: {error.strerror or error}.",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         return 130

@@ -19,13 +19,20 @@ MAX_STOPS = 8
 MAX_STOP_CHARS = 100
 
 
+def whole_characters(text: str) -> str:
+    """`text` with U+FFFD for halves of surrogate pairs, which no tokenizer takes."""
+    return re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text)
+
+
 def clean_text(text: str) -> str:
-    """`text` without what no tokenizer takes: lone surrogates become U+FFFD, NUL characters vanish."""
-    return re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", text).replace("\0", "")
+    """What a form sent, with whole characters only and without NUL."""
+    return whole_characters(text).replace("\0", "")
 
 
 def check_prompts(prompts: tuple[str, ...]) -> None:
     """Raise InputError unless there are 1 to MAX_PROMPTS texts of 1 to MAX_PROMPT_CHARS characters."""
+    if not isinstance(prompts, (list, tuple)):
+        raise InputError(f"Prompts must be a list of 1 to {MAX_PROMPTS} texts.")
     if not 1 <= len(prompts) <= MAX_PROMPTS:
         raise InputError(f"Prompts: give from 1 to {MAX_PROMPTS}, not {len(prompts)}.")
     for number, prompt in enumerate(prompts, start=1):
@@ -47,7 +54,8 @@ def check_plan(plan: Plan, recipes: tuple[str, ...]) -> None:
     for key in plan.recipes:
         if key not in recipes:
             raise InputError(f"Ways to compare: {key!r:.40} is not one of {', '.join(recipes)}.")
-    if not plan.choice.model.strip() or len(plan.choice.model) > MAX_MODEL_CHARS:
+    model = plan.choice.model
+    if not isinstance(model, str) or not model.strip() or len(model) > MAX_MODEL_CHARS:
         raise InputError(f"Model: give a name of 1 to {MAX_MODEL_CHARS} characters.")
     if plan.params.max_new_tokens > MAX_NEW_TOKENS:
         raise InputError(

@@ -4,6 +4,7 @@ torch."""
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import sys
@@ -55,6 +56,16 @@ def processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+@functools.cache
+def _process() -> psutil.Process:
+    return psutil.Process()
+
+
+def resident_bytes() -> int:
+    """Bytes of this process that are in memory now."""
+    return _process().memory_info().rss
 
 
 def release_free_memory() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kshipra.errors import InputError
+from kshipra.limits import whole_characters
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 LONGEST_CHARACTER = 8  # tokens that may hold back text before the window is cut; four bytes make a character
@@ -54,6 +55,7 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text` as plain characters, behind the start mark where the tokenizer adds one."""
+        text = whole_characters(text)
         if self._fast is not None:
             return self._fast.encode(text, add_special_tokens=add_special_tokens).ids
         if hasattr(self.inner, "all_special_ids"):  # one of transformers' tokenizers in Python
@@ -101,12 +103,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Any, prompt_ids: Sequence[int] = ()) -> None:
         self._decode = (tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)).decode
-        self._context = list(
-            prompt_ids[-LONGEST_CHARACTER:]
-        )  # ids before the window, for spaces that depend on them
-        self._before = self._decode(self._context)
-        self._window: list[int] = []
-        self._shown = 0  # characters of the window's text that were handed out
+        self._start_window(list(prompt_ids))
 
     def push(self, id: int) -> str:
         """The text that became certain with `id`; "" while it may still change."""
@@ -130,22 +127,30 @@ class Detokenizer:
     def _text(self) -> str:
         return self._decode(self._context + self._window)[len(self._before) :]
 
-    def _start_window(self, context: list[int], window: Sequence[int] = (), shown: int = 0) -> None:
-        self._context = context[-LONGEST_CHARACTER:]
+    def _start_window(self, context: list[int]) -> None:
+        """An empty window behind the last ids of `context`, for spaces that depend on what stands before.
+
+        They begin where a character does: half of one would spoil its neighbours in some tokenizers.
+        """
+        first = max(0, len(context) - LONGEST_CHARACTER)
+        whole = (n for n in range(first, len(context)) if not self._decode(context[n:]).startswith(BROKEN))
+        self._context = context[next(whole, first) :]
         self._before = self._decode(self._context)
-        self._window, self._shown = list(window), shown
+        self._window: list[int] = []
+        self._shown = 0  # characters of the window's text that were handed out
 
     def _cut_window(self, text: str) -> str:
-        """Broken bytes in a row: hand out those before a boundary that no later byte can move, if there is
-        one."""
-        for cut in range(len(self._window) - 1, 0, -1):
+        """Of many broken bytes, hand out those before a boundary that no later byte can move.
+
+        An unfinished character is at most three bytes, so it stays in the window whole.
+        """
+        for cut in range(len(self._window) - 3, 0, -1):
             head, tail = self._window[:cut], self._window[cut:]
             settled = self._decode(self._context + head)[len(self._before) :]
-            if settled + self._decode(head[-1:] + tail)[len(self._decode(head[-1:])) :] == text:
-                piece = settled[self._shown :]
-                self._start_window(
-                    head[-1:], tail, 0 if len(settled) >= self._shown else self._shown - len(settled)
-                )
+            if settled + self._decode(tail) == text:
+                piece, shown = settled[self._shown :], max(0, self._shown - len(settled))
+                self._start_window([])
+                self._window, self._shown = tail, shown
                 return piece
         return ""
 

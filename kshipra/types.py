@@ -38,7 +38,15 @@ def _require_number(name: str, value: Any, low: float, high: float, kind: type =
     if not is_number or not low <= value <= high:
         what = "a whole number" if kind is int else "a number"
         upper = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
-        raise InputError(f"{name} must be {what} {upper}, not {value!r:.40}.")
+        raise InputError(f"{name} must be {what} {upper}, not {_shown(value)}.")
+
+
+def _shown(value: Any) -> str:
+    """`value` in a sentence; Python refuses to write out a number of thousands of digits."""
+    try:
+        return f"{value!r:.40}"
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,12 @@ class SamplingParams:
         _require_number("repetition_penalty", self.repetition_penalty, 0.01, 100)
         if self.seed is not None:
             _require_number("seed", self.seed, 0, 2**63 - 1, int)
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if not all(isinstance(text, str) and text for text in stop):
+        if not isinstance(self.ignore_eos, bool):
+            raise InputError(f"ignore_eos must be true or false, not {_shown(self.ignore_eos)}.")
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if not isinstance(stop, (list, tuple)) or not all(isinstance(text, str) and text for text in stop):
             raise InputError("stop must be texts of at least one character.")
+        stop = tuple(stop)
         object.__setattr__(self, "stop", stop)
 
 

@@ -43,20 +43,23 @@ def refused(action: Callable[[], Any], *words: str) -> str:
 # Sampling parameters
 
 NAN, INF = math.nan, math.inf
+LONG = "9" * 10**6
 WRONG = {
-    "max_new_tokens": (-1, 10**6 + 1, 10**7, NAN, INF, 2.5, 3.0, True, None, "8", [8], {}),
+    "max_new_tokens": (-1, 10**6 + 1, 10**7, NAN, INF, 2.5, 3.0, True, None, "8", LONG, [8], {}),
     "temperature": (-1, -1e-9, 100.1, NAN, INF, -INF, True, None, "1", [1.0]),
     "top_k": (-1, 2.0, NAN, INF, False, None, "1", [1]),
     "top_p": (-0.1, 1.5, NAN, INF, True, None, "1", [0.5], (0.5,)),
     "repetition_penalty": (0, -1, 101, NAN, INF, True, None, "1", [1.0]),
-    "seed": (-1, 2**63, 1.0, NAN, INF, True, "42", [42]),
+    "seed": (-1, 2**63, 1.0, NAN, INF, True, "42", LONG, [42]),
     "stop": ("", ("",), ("a", ""), (1,), (None,), [["a"]], None, 5, 1.5, True),
     "ignore_eos": (None, "no", [True]),
 }
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [(name, value) for name, wrong in WRONG.items() for value in wrong]
+    ("field", "value"),
+    [(name, value) for name, wrong in WRONG.items() for value in wrong],
+    ids=lambda value: str(value)[:20],
 )
 def test_a_wrong_parameter_is_refused_by_name(field, value):
     sentence = refused(lambda: SamplingParams(**{field: value}), field)

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from conftest import byte_level_tokenizer, make_gpt2
+from fakes import FakeModel
 from kshipra import machine
 from kshipra.__main__ import main
-from kshipra.engine.runner import load
+from kshipra.bench import synthetic_requests
+from kshipra.engine.runner import Engine, load
 from kshipra.models import catalogue
 from kshipra.types import SamplingParams
 
@@ -167,6 +169,7 @@ def test_bench_ends_with_one_strict_object(capsys, folder):
     out = said(capsys, "bench", "--model", folder, *BENCH, "--json", "-")
     report = strict(out.splitlines()[-1])
     assert report["identical_ids"] is True
+    assert report["mode"] == "static_batch"  # the last one's figures are also at the top
     assert [one["mode"] for one in report["modes"]] == ["no_cache", "kv_cache", "static_batch"]
     for one in (report, *report["modes"]):
         assert one["repeats"] == 2
@@ -208,6 +211,15 @@ def test_bench_of_one_token_has_no_decode_rate(capsys, folder):
     report = strict(said(capsys, "bench", "--model", folder, *settings, "--json", "-").splitlines()[-1])
     assert report["decode_tok_per_s"] is None
     assert report["end_to_end_tok_per_s"] > 0
+
+
+def test_bench_prompts_have_their_length_differ_and_are_not_cut_short_by_an_end():
+    engine = Engine(FakeModel([5], vocabulary=120), byte_level_tokenizer())
+    requests = synthetic_requests(engine, rows=5, prompt_tokens=70, new_tokens=9)
+    assert [len(request.prompt_ids) for request in requests] == [70] * 5
+    assert len({request.prompt_ids for request in requests}) == 5
+    assert all(0 <= id < 120 for request in requests for id in request.prompt_ids)
+    assert all(request.params == SamplingParams(9, ignore_eos=True) for request in requests)
 
 
 # models

@@ -158,8 +158,7 @@ class LocalBackend:
 
     def _serve(self, run: LocalRun, plan: Plan, engine: Engine) -> None:
         """Every recipe on the same requests, so with the same seeds, one after another."""
-        prompts = [limits.clean_text(prompt) for prompt in plan.prompts]
-        requests = engine.requests(prompts, plan.params, chat=plan.chat)
+        requests = engine.requests(plan.prompts, plan.params, chat=plan.chat)
         for key in plan.recipes:
             if run.stopped() or not self._recipe(run, key, requests, engine):
                 return

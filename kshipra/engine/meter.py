@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import torch
 
 from kshipra import machine
@@ -24,10 +23,9 @@ class MemoryMeter:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._process = psutil.Process()
         machine.release_free_memory()
         self.method = self._reset()
-        self._sampled = self._process.memory_info().rss
+        self._sampled = machine.resident_bytes()
         self.baseline_bytes = self._peak()
 
     def read(self) -> tuple[int, int]:
@@ -35,7 +33,7 @@ class MemoryMeter:
         if self.device.type == "cuda":
             now = torch.cuda.memory_allocated(self.device)
         else:
-            now = self._process.memory_info().rss
+            now = machine.resident_bytes()
         self._sampled = max(self._sampled, now)
         return now, max(0, self._peak() - self.baseline_bytes)
 

@@ -169,6 +169,12 @@ def test_repetition_penalty_makes_seen_ids_smaller_once_each():
     assert chosen(logits, seen=[0], repetition_penalty=2.1, temperature=1.0, top_k=1) == 2
 
 
+def test_repetition_penalty_is_applied_in_float32():
+    """4 / 1.003 is 3.988: still the best, but in bfloat16 it would be rounded to its rival."""
+    logits = torch.tensor([3.984375, 4.0]).bfloat16()
+    assert chosen(logits, seen=[1], repetition_penalty=1.003) == 1
+
+
 def test_rows_of_one_batch_are_filtered_by_their_own_parameters():
     logits = torch.tensor([[1.0, 2.0, 0.0]] * 4)
     rows = [

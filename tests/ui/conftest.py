@@ -61,7 +61,7 @@ def open_page(chromium, serve):
         tab.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
         tab.goto(url or serve(backend or FakeBackend(pace=0.3)))
         tab.wait_for_selector("#column-no_cache")
-        tab.wait_for_function("document.querySelector('#stop').disabled")
+        tab.wait_for_selector("#stop:disabled")  # the scripts have taken over the buttons
         tabs.append(tab)
         return tab
 
