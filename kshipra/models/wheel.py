@@ -68,7 +68,7 @@ def is_whole(folder: Path) -> bool:
     try:
         stamps: dict[str, dict[str, Any]] = json.loads((folder / STAMP).read_text())
         return bool(stamps) and all(_is_unchanged(folder / name, stamp) for name, stamp in stamps.items())
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no stamp, or a damaged one
         return False
 
 
