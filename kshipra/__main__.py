@@ -27,6 +27,7 @@ from kshipra.modes import MODES, mode_named
 from kshipra.types import RunResult, SamplingParams
 
 ERRORS = Console(stderr=True)
+WIDE_COLUMNS = 140  # of a table that goes into a file or a pipe
 MODE_NAMES = tuple(mode.name for mode in MODES)
 
 
@@ -171,7 +172,8 @@ def bench(arguments: argparse.Namespace) -> None:
             engine, requests, modes, repeats=arguments.repeats, progress=lambda: bar.advance(task)
         )
     summaries = [benching.summarise(mode, found) for mode, found in results.items()]
-    Console().print(benching.table(summaries))
+    screen = Console()
+    Console(width=screen.width if screen.is_terminal else WIDE_COLUMNS).print(benching.table(summaries))
     report = benching.report(engine, arguments, summaries, results)
     if arguments.json == "-":
         print(json.dumps(report, allow_nan=False))

@@ -105,7 +105,7 @@ def table(summaries: Sequence[dict[str, Any]]) -> Table:
         "step p50 ms",
         "p99 ms",
     ):
-        shown.add_column(heading, justify="left" if heading == "mode" else "right")
+        shown.add_column(heading, justify="left" if heading == "mode" else "right", no_wrap=heading == "mode")
     for heading in ("passes", "tokens", "peak extra MiB", "KV MiB"):
         shown.add_column(heading, justify="right")
     reference = summaries[0]["end_to_end_tok_per_s"]

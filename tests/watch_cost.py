@@ -1,6 +1,6 @@
 """What watching costs: the same plan without a page and watched in a browser on this machine, in turns.
 
-    python tests/watch_cost.py [ROUNDS]
+    PYTHONPATH=. .venv/bin/python tests/watch_cost.py [ROUNDS]
 
 Prints each way's end-to-end tokens a second both ways (medians) and their ratio. Model, engine and process
 are the same; only the page and the browser come and go.

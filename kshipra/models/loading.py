@@ -231,4 +231,7 @@ def _load_adapter(
         raise
     except Exception as error:  # a model of somebody else: whatever it raises, the person gets one sentence
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(f"{name} ({config.model_type}) could not be loaded: {reason:.200}") from error
+        raise ModelError(
+            f"{name} ({config.model_type}) could not be loaded ({reason.rstrip('.!'):.160}): "
+            "fetch it again or choose another model."
+        ) from error

@@ -102,7 +102,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 def shard_names(index: Path) -> list[str]:
     """The safetensors files that an index names."""
     try:
-        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return sorted({Path(name).name for name in names})  # files beside the index, whatever it says
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{index.name} is damaged: delete it and fetch the model again.") from error
 
@@ -112,7 +113,7 @@ def weight_files(folder: Path) -> list[Path]:
     names = [SAFETENSORS]
     if not (folder / SAFETENSORS).exists() and (folder / SAFETENSORS_INDEX).exists():
         names = shard_names(folder / SAFETENSORS_INDEX)
-    found = [folder / Path(name).name for name in names]  # an index names files beside it, never a path
+    found = [folder / name for name in names]
     missing = [path.name for path in found if not path.is_file()]
     if missing:
         raise ModelError(f"{folder.name} lacks {', '.join(missing)[:120]}: fetch the model again.")
@@ -163,7 +164,8 @@ def check_config(config: Mapping[str, Any], label: str) -> None:
     if config.get("is_encoder_decoder"):
         raise ModelError(f"{label} is an encoder-decoder ({kind}): choose a decoder-only model such as gpt2.")
     causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
-    architectures = config.get("architectures") or [causal]
+    named = config.get("architectures")
+    architectures = named if named and isinstance(named, list) else [causal]
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     if causal is None or not any(name in known for name in architectures if isinstance(name, str)):
         raise ModelError(f"{label} is no decoder-only language model ({kind}): choose one such as gpt2.")

