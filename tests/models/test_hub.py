@@ -250,6 +250,8 @@ def test_a_fault_is_one_sentence_and_the_next_try_works(hub, monkeypatch, capfd,
     assert not list(Path(constants.HF_HUB_CACHE).rglob("*.incomplete"))
 
     hub.faults.clear()
+    monkeypatch.setattr(hub_layer, "TIMEOUT_S", 10)  # a busy machine may be slow without a fault
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 10)
     source = locate("org/tiny", progress=silent)
     copy = (source.folder / "model.safetensors").read_bytes()
     assert copy == (hub.repos["org/tiny"] / "model.safetensors").read_bytes()
