@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -207,8 +208,10 @@ def test_a_stop_ends_pip_and_progress_counts_bytes(pip, tmp_path, cache):
         if done == 700:
             raise KshipraError("stopped")
 
+    start = time.monotonic()
     with pytest.raises(KshipraError, match="stopped"):
         wheel.fetched(Entry("tiny", "", "", 1000, wheel=Wheel("tiny==1", "", MEMBER, "", 0)), stop)
+    assert time.monotonic() - start < 20  # killed, not waited for
     assert told[-1] == 700
     with pytest.raises(ProcessLookupError):
         os.kill(json.loads((tmp_path / "pid").read_text()), 0)
