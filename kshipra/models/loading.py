@@ -48,21 +48,39 @@ def load_model(
     progress(f"Loading {source.label}", None, None)
     if source.gguf is not None:
         return _load_gguf(source, device, dtype, implementation, progress)
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
-
     folder = source.folder
     assert folder is not None
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    tokenizer = Tokenizer(AutoTokenizer.from_pretrained(folder, local_files_only=True))
-    ends = end_ids(config.get_text_config())
-    if (folder / "generation_config.json").exists():
-        ends |= end_ids(GenerationConfig.from_pretrained(folder, local_files_only=True))
+    config, tokenizer, ends = _read_small_parts(folder, source.label)
     if native_class(config, implementation):
         model = build_native(_read_safetensors(folder), config, source.label, device, dtype)
     else:
         model = _load_adapter(folder, config, source.label, device, dtype)
     model.eos_ids = frozenset(ends) | tokenizer.eos_ids
     return model, tokenizer
+
+
+def _read_small_parts(folder: Path, label: str) -> tuple[Any, Tokenizer, set[int]]:
+    """Config, tokenizer and end ids of a folder; whatever is wrong in them becomes one sentence."""
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        tokenizer = Tokenizer(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        ends = end_ids(config.get_text_config())
+        if (folder / "generation_config.json").exists():
+            ends |= end_ids(GenerationConfig.from_pretrained(folder, local_files_only=True))
+    except Exception as error:
+        raise ModelError(
+            f"The config or tokenizer files of {label} cannot be read ({_reason(error)}): fetch them "
+            "again or choose another model."
+        ) from error
+    return config, tokenizer, ends
+
+
+def _reason(error: Exception) -> str:
+    """The first line of somebody else's error, short enough for a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".:! ")[:160]
 
 
 def wrap_model(model: Any, implementation: str = "auto") -> CausalLM:
@@ -217,8 +235,9 @@ def _load_adapter(
     from transformers import AutoModelForCausalLM
 
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, report = AutoModelForCausalLM.from_pretrained(
             folder,
+            output_loading_info=True,
             config=config,
             dtype=dtype,
             attn_implementation="sdpa",
@@ -226,12 +245,18 @@ def _load_adapter(
             trust_remote_code=False,
             local_files_only=True,
         )
+        if missing := sorted(
+            report["missing_keys"]
+        ):  # transformers would go on with random numbers in their place
+            raise ModelError(
+                f"{name} lacks {len(missing)} of its weights, such as {missing[0]}: fetch it again or choose "
+                "another model."
+            )
         return adapt(model.to(device).eval(), name)
     except KshipraError:
         raise
     except Exception as error:  # a model of somebody else: whatever it raises, the person gets one sentence
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"{name} ({config.model_type}) could not be loaded ({reason.rstrip('.!'):.160}): "
+            f"{name} ({config.model_type}) could not be loaded ({_reason(error)}): "
             "fetch it again or choose another model."
         ) from error

@@ -35,7 +35,7 @@ class Fault:
     """What befalls the requests of `method` (any if empty) with `path` in their address.
 
     An answer with `status`; or a body that ends after `cut_after` bytes, by a reset or by a plain end of the
-    stream; or, with neither, silence until the stub closes. It befalls `times` requests.
+    stream; or, with neither, silence until the stub closes. It spares `after` requests and befalls `times`.
     """
 
     path: str = "/"
@@ -44,6 +44,7 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
     cut_after: int | None = None
     reset: bool = True
+    after: int = 0
     times: int = 1_000_000
 
 
@@ -55,7 +56,7 @@ class Hub:
         self.faults: list[Fault] = []
         self.log: list[Asked] = []
         self.closed = threading.Event()
-        self._befallen: dict[int, int] = {}
+        self._met: dict[int, int] = {}
         handler = type("BoundHandler", (Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -75,16 +76,18 @@ class Hub:
 
     def fault(self, asked: Asked) -> Fault | None:
         for fault in self.faults:
-            befallen = self._befallen.get(id(fault), 0)
-            if fault.path in asked.path and fault.method in asked.method and befallen < fault.times:
-                self._befallen[id(fault)] = befallen + 1
-                return fault
+            if fault.path in asked.path and fault.method in asked.method:
+                met = self._met.get(id(fault), 0)
+                self._met[id(fault)] = met + 1
+                if fault.after <= met < fault.after + fault.times:
+                    return fault
         return None
 
 
 class Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for the client's system
 
     def log_message(self, *_: Any) -> None:
         pass

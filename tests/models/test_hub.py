@@ -30,7 +30,7 @@ from kshipra.errors import ModelError
 from kshipra.models import hub as hub_layer
 from kshipra.models.sources import locate
 
-TOKEN = "hf_aVerySecretToken"
+TOKEN = "a-token-of-nobody"
 PROMPT = [72, 101, 108, 108, 111]
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ def silent(what: str, done: int | None, total: int | None) -> None:
 def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("repo")
     model = write_gpt2(folder)
-    for other in ("pytorch_model.bin", "tf_model.h5", "modeling_own.py", "onnx/model.safetensors"):
+    for other in ("pytorch_model.bin", "tf_model.h5", "modeling_own.py", "onnx/own.json"):
         (folder / other).parent.mkdir(exist_ok=True)
         (folder / other).write_bytes(b"not for us")
     for other in ("consolidated.safetensors", "model.fp16.safetensors"):
@@ -220,10 +220,11 @@ FAULTS = {
     ),
     "429": (Fault("/api/", status=429, headers={"Retry-After": "1"}), "asked too often"),
     "429 at a file": (Fault("tokenizer.json", "HEAD", status=429), "asked too often"),
-    "500": (Fault("/api/", status=500), "status 500"),
-    "503 at a file": (Fault("tokenizer.json", "HEAD", status=503), "status 503"),
-    "400": (Fault("/api/", status=400), "status 400"),
-    "418": (Fault("/api/", status=418), "status 418"),
+    "429 at a file, asked again": (Fault("tokenizer.json", "HEAD", status=429, after=1), "asked too often"),
+    "500": (Fault("/api/", status=500), "fault of its own (status 500)"),
+    "503 at a file": (Fault("tokenizer.json", "HEAD", status=503), "fault of its own (status 503)"),
+    "400": (Fault("/api/", status=400), "refused org/tiny (status 400)"),
+    "418": (Fault("/api/", status=418), "refused org/tiny (status 418)"),
     "silence": (Fault("/api/"), "cannot be reached"),
     "silence at a file": (Fault("config.json", "HEAD"), "cannot be reached"),
     "silence in the weights": (Fault("model.safetensors", "GET"), "cannot be reached"),
@@ -242,7 +243,9 @@ def test_a_fault_is_one_sentence_and_the_next_try_works(hub, monkeypatch, capfd,
     monkeypatch.setattr(file_download.time, "sleep", lambda seconds: None)  # between the library's own tries
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
+    start = time.monotonic()
     message = refused("org/tiny")
+    assert time.monotonic() - start < 10  # the time-outs above, a few times over
     assert words in message
     assert "tiny" in message
     assert {asked.authorization for asked in hub.log} == {f"Bearer {token}" if token else None}
@@ -329,6 +332,14 @@ def test_a_copy_without_weights_is_completed(hub):
     snapshot_download("org/tiny", allow_patterns=["*.json"])
     source = locate("org/tiny", progress=silent)
     assert (source.folder / "model.safetensors").is_file()
+
+
+def test_offline_and_not_cached_fails_at_once(hub, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    start = time.monotonic()
+    assert "HF_HUB_OFFLINE" in refused("org/tiny")
+    assert time.monotonic() - start < 2
+    assert not hub.log
 
 
 OFFLINE = """

@@ -175,7 +175,25 @@ def test_weights_with_a_gap(copy):
     tensors = load_file(copy / "model.safetensors")
     del tensors["transformer.h.1.mlp.c_fc.weight"]
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
-    assert "h.1.mlp.c_fc.weight" in refused(copy, implementation="native")
+    for implementation in ("native", "transformers"):
+        assert "h.1.mlp.c_fc.weight" in refused(copy, implementation=implementation)
+
+
+SMALL_PARTS = ["tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+@pytest.mark.parametrize("name", SMALL_PARTS)
+def test_damaged_small_files(copy, name, text):
+    (copy / name).write_text(text)
+    assert "of mine cannot be read" in refused(copy)
+
+
+@pytest.mark.parametrize("value", [{"n_embd": "abc"}, {"eos_token_id": "x"}, {"n_layer": -1.5}])
+def test_a_config_with_an_odd_value(copy, value):
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | value))
+    assert "of mine cannot be read" in refused(copy)
 
 
 def test_shards(copy, tiny):
