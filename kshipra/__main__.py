@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,7 +25,7 @@ from kshipra import limits, metrics
 from kshipra.errors import KshipraError
 from kshipra.models import catalogue
 from kshipra.modes import MODES, mode_named
-from kshipra.types import RunResult, SamplingParams
+from kshipra.types import ModelChoice, RunResult, SamplingParams
 
 ERRORS = Console(stderr=True)
 WIDE_COLUMNS = 140  # of a table that goes into a file or a pipe
@@ -90,8 +91,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def load_engine(arguments: argparse.Namespace):
     """The engine that the arguments name, with a bar while something is fetched."""
-    from kshipra.engine.runner import load
+    from kshipra.engine.runner import load_choice
 
+    choice = ModelChoice(**{field.name: getattr(arguments, field.name) for field in fields(ModelChoice)})
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS, transient=True) as bar:
         task = bar.add_task("Loading", total=None)
@@ -99,15 +101,7 @@ def load_engine(arguments: argparse.Namespace):
         def progress(what: str, done: int | None, total: int | None) -> None:
             bar.update(task, description=what, completed=done or 0, total=total)
 
-        return load(
-            arguments.model,
-            device=arguments.device,
-            dtype=arguments.dtype,
-            weights=arguments.weights,
-            execution=arguments.execution,
-            implementation=arguments.implementation,
-            progress=progress,
-        )
+        return load_choice(choice, progress=progress)
 
 
 def counting_bar(what: str, total: int) -> tuple[Progress, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,12 @@ from kshipra.errors import InputError
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
 Phase = Literal["prefill", "decode"]
+Progress = Callable[[str, int | None, int | None], None]  # (what is going on, bytes done, bytes in all)
+DTYPES = ("float32", "bfloat16", "float16")  # what may be computed in
+
+
+def silent(what: str, done: int | None, total: int | None) -> None:
+    """A Progress that tells nobody."""
 
 
 def plain(value: Any) -> Any:
@@ -209,6 +216,15 @@ class Recipe:
     mode: str
     weights: str = "native"
     execution: str = "eager"
+
+
+@dataclass(frozen=True)
+class DeviceChoice:
+    """A device that a person may pick, or, with a reason, may not."""
+
+    name: str  # "cpu", "cuda", "mps"
+    label: str  # what it is here: "cpu, 2 threads"
+    unavailable: str | None = None  # one sentence
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
-from kshipra.types import Failed, Loading, Message, ModelChoice, Plan, Ready
-
-
-@dataclass(frozen=True)
-class DeviceChoice:
-    """A device that a person may pick, or, with a reason, may not."""
-
-    name: str  # "cpu", "cuda", "mps"
-    label: str  # what it is here: "cpu, 2 threads"
-    unavailable: str | None = None  # one sentence
+from kshipra.types import DeviceChoice, Failed, Loading, Message, ModelChoice, Plan, Ready
 
 
 class Run(Protocol):

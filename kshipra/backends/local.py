@@ -12,10 +12,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from kshipra import limits, metrics
-from kshipra.backends.base import DeviceChoice
 from kshipra.errors import KshipraError
 from kshipra.recipes import RECIPE_KEYS, recipe_named
 from kshipra.types import (
+    DeviceChoice,
     Ended,
     Failed,
     Finished,
@@ -195,7 +195,7 @@ class LocalBackend:
         return engine
 
     def _load(self, run: LocalRun) -> Engine:
-        from kshipra.engine.runner import load
+        from kshipra.engine.runner import load_choice
 
         def progress(what: str, done: int | None, total: int | None) -> None:
             if run.stopped():
@@ -203,17 +203,8 @@ class LocalBackend:
             self._model = Loading(what, done, total)
             run.tell(self._model)
 
-        choice = run.choice
-        progress(f"Loading {choice.model}", None, None)
-        return load(
-            choice.model,
-            device=choice.device,
-            dtype=choice.dtype,
-            weights=choice.weights,
-            execution=choice.execution,
-            implementation=choice.implementation,
-            progress=progress,
-        )
+        progress(f"Loading {run.choice.model}", None, None)
+        return load_choice(run.choice, progress=progress)
 
 
 def sentence_for(error: Exception) -> str:

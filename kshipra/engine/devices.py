@@ -1,14 +1,12 @@
-"""Which devices there are, what they are called, and how to wait for one."""
+"""Which devices and precisions there are here, and what they are called."""
 
 from __future__ import annotations
 
 import torch
 
 from kshipra import machine
-from kshipra.backends.base import DeviceChoice
 from kshipra.errors import InputError
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from kshipra.types import DTYPES, DeviceChoice
 
 
 def device_choices() -> tuple[DeviceChoice, ...]:
@@ -59,12 +57,4 @@ def pick_dtype(name: str) -> torch.dtype:
         return torch.float32
     if name not in DTYPES:
         raise InputError(f"Precision must be auto or one of {', '.join(DTYPES)}, not {name!r:.40}.")
-    return DTYPES[name]
-
-
-def synchronise(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    return getattr(torch, name)

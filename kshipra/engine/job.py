@@ -47,10 +47,8 @@ class Row:
             self.finish_reason = "stop"
         elif new_tokens >= self.params.max_new_tokens:
             self.finish_reason = "length"
-        elif (
-            self._context is not None and len(self.ids) > self._context
-        ):  # there is no position to feed it at
-            self.finish_reason = "context"
+        elif self._context is not None and len(self.ids) > self._context:
+            self.finish_reason = "context"  # there is no position to feed this token at
         if self.finish_reason and not self._stop.stopped:
             text += self._stop.push(self._detokenizer.flush())
             self.finish_reason = "stop" if self._stop.stopped else self.finish_reason

@@ -18,10 +18,19 @@ from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.devices import pick_device, pick_dtype
 from kshipra.engine.job import Job
 from kshipra.errors import InputError
-from kshipra.models.loading import Progress, load_model, silent, wrap_model
+from kshipra.models.loading import load_model, wrap_model
 from kshipra.modes import mode_named
 from kshipra.text import Tokenizer
-from kshipra.types import Ready, Request, RunResult, SamplingParams, StepEvent
+from kshipra.types import (
+    ModelChoice,
+    Progress,
+    Ready,
+    Request,
+    RunResult,
+    SamplingParams,
+    StepEvent,
+    silent,
+)
 
 Prompt = str | Sequence[int]
 WARM_UP_TOKENS = 16
@@ -173,3 +182,9 @@ def load(
         name, device=picked, dtype=computed, implementation=implementation, progress=progress
     )
     return Engine(model, tokenizer)
+
+
+def load_choice(choice: ModelChoice, *, progress: Progress = silent) -> Engine:
+    """The engine of a ModelChoice, as `load` makes it."""
+    options = dataclasses.asdict(choice)
+    return load(options.pop("model"), **options, progress=progress)

@@ -6,7 +6,6 @@ published weights pair i with i + D/2, so those rows are put back. Everything el
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from gguf import GGUFReader, ReaderTensor
 from torch import Tensor
 
 from kshipra.errors import ModelError
+from kshipra.types import Progress
 
-Progress = Callable[[str, int | None, int | None], None]
 ARCHITECTURES = ("llama", "qwen2")
 WHOLE_MODEL = {
     "token_embd.weight": "model.embed_tokens.weight",

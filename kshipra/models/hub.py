@@ -6,7 +6,6 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ from kshipra.models.sources import (
     read_config,
     shard_names,
 )
+from kshipra.types import Progress
 
-Progress = Callable[[str, int | None, int | None], None]
 TIMEOUT_S = 10
 SMALL_KINDS = (".json", ".model", ".txt", ".jinja")
 
@@ -68,9 +67,8 @@ def refusal(repo: str, error: Exception) -> str:
             f"{repo} cannot be kept in {constants.HF_HUB_CACHE} ({error.strerror}): free some space "
             "there, or set HF_HOME to another folder."
         )
-    if isinstance(
-        error, (OSError, HfHubHTTPError.__bases__[0])
-    ):  # the library's HTTP client is its own choice
+    http_error = HfHubHTTPError.__bases__[0]  # which HTTP client it uses is the library's own choice
+    if isinstance(error, (OSError, http_error)):
         return (
             f"{repo} is not on this machine and the Hub cannot be reached: check the network and try again."
         )

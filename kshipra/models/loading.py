@@ -6,7 +6,7 @@ Decides which implementation runs a config: ours where we have it, else the adap
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,10 @@ from kshipra.models.hf import TransformersModel
 from kshipra.models.llama import Llama
 from kshipra.models.sources import Source, locate, weight_files
 from kshipra.text import Tokenizer
-from kshipra.types import ModelSpec
+from kshipra.types import ModelSpec, Progress, silent
 
 NATIVE: dict[str, type[GPT2 | Llama]] = {"gpt2": GPT2, "llama": Llama, "mistral": Llama, "qwen2": Llama}
 IMPLEMENTATIONS = ("auto", "native", "transformers")
-Progress = Callable[[str, int | None, int | None], None]
-
-
-def silent(what: str, done: int | None, total: int | None) -> None:
-    """A progress listener that does not listen."""
 
 
 def load_model(

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kshipra.errors import ModelError
 from kshipra.models import catalogue
+from kshipra.types import Progress
 
-Progress = Callable[[str, int | None, int | None], None]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 HUB_ADDRESS = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+(?:/[^/?#]+)?)(?:[/?#].*)?"
@@ -53,12 +53,8 @@ def locate(name: str, *, progress: Progress) -> Source:
         name = entry.hub_id or name
     try:
         found = _locate_here(name)
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ):  # no such user, a name that is too long, a folder closed to us
-        found = None
+    except (OSError, RuntimeError, ValueError):
+        found = None  # no such user, a name that is too long, a folder closed to us
     return found or _locate_on_hub(entry.name if entry else None, name, progress)
 
 

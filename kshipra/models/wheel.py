@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from safetensors import SafetensorError
 
 from kshipra.errors import ModelError
 from kshipra.models.catalogue import Entry, Wheel
+from kshipra.types import Progress
 
-Progress = Callable[[str, int | None, int | None], None]
 POLL_S = 0.2
 STAMP = "verified.json"
 

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 
 import gradio as gr
 from gradio.components import Component
 
-from kshipra.backends.base import DeviceChoice
 from kshipra.limits import MAX_PROMPTS
+from kshipra.models.catalogue import NAMES
 from kshipra.recipes import RECIPE_KEYS, RECIPES
-from kshipra.types import ModelChoice
+from kshipra.types import DTYPES, DeviceChoice, ModelChoice
 from kshipra.ui import words
 
 ASSETS = Path(__file__).parents[2] / "assets"
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def script(*names: str) -> str:
     """The scripts of assets/ as one: the body of a component's `js_on_load`."""
     return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
-
-
-def _model_names() -> list[str]:
-    try:
-        return list(import_module("kshipra.models.catalogue").NAMES)
-    except ImportError:
-        return ["smollm2-135m-instruct", "gpt2", "distilgpt2"]
 
 
 def _prompts() -> gr.HTML:
@@ -65,9 +56,8 @@ def rail(choice: ModelChoice, devices: tuple[DeviceChoice, ...]) -> list[Compone
         label="Ways to compare",
         elem_id="recipes",
     )
-    names = _model_names()
     model = gr.Dropdown(
-        names if choice.model in names else [choice.model, *names],
+        list(NAMES) if choice.model in NAMES else [choice.model, *NAMES],
         value=choice.model,
         allow_custom_value=True,
         label="Model",
@@ -77,7 +67,7 @@ def rail(choice: ModelChoice, devices: tuple[DeviceChoice, ...]) -> list[Compone
     device = _device(devices, choice.device)
     with gr.Row(elem_classes="k-pair"):
         most = gr.Number(24, label="Max new tokens", elem_id="max-new-tokens")
-        dtype = gr.Dropdown(list(DTYPES), value=choice.dtype, label="Precision", elem_id="dtype")
+        dtype = gr.Dropdown(["auto", *DTYPES], value=choice.dtype, label="Precision", elem_id="dtype")
     chat = gr.Radio(
         [("raw text", "raw"), ("chat template", "chat")],
         value="raw",

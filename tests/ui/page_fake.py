@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 
-from kshipra.backends.base import DeviceChoice
 from kshipra.errors import KshipraError
 from kshipra.limits import check_plan
 from kshipra.metrics import fold
 from kshipra.recipes import RECIPE_KEYS
 from kshipra.types import (
+    DeviceChoice,
     Ended,
     Failed,
     Finished,
