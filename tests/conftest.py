@@ -20,6 +20,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from browser import FLAGS, find_chromium
 from kshipra.engine.runner import Engine
 
 torch.set_num_threads(1)  # tiny models gain nothing from more, and lose much where cores are shared
@@ -144,3 +145,17 @@ def byte_level() -> PreTrainedTokenizerFast:
 @pytest.fixture(scope="session")
 def byte_fallback() -> PreTrainedTokenizerFast:
     return byte_fallback_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A running Chromium. Where CI=true its absence is a failure, so that no gap hides behind a skip."""
+    found = find_chromium()
+    if found is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("There is no Chromium here.")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        yield browser
+        browser.close()

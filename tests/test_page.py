@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
 import pytest
 import torch
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
-from browser import FLAGS, find_chromium
 from kshipra.backends.local import LocalBackend
 from kshipra.engine.job import Job
 from kshipra.models import catalogue
@@ -54,19 +52,9 @@ def address(counter) -> Iterator[str]:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module")
-def browser():
-    path = find_chromium()
-    if path is None:
-        message = "no Chromium: python tests/browser.py installs one"
-        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-
-
 @pytest.fixture
-def page(browser, address) -> Iterator[Page]:
-    opened = browser.new_page(viewport={"width": 1440, "height": 900})
+def page(chromium, address) -> Iterator[Page]:
+    opened = chromium.new_page(viewport={"width": 1440, "height": 900})
     errors: list[str] = []
     opened.on("pageerror", lambda error: errors.append(str(error)))
     opened.goto(address)
@@ -157,8 +145,8 @@ def test_stop_stops_the_engine(page, counter):
     assert "All 6 tokens identical" in page.locator("#summary").inner_text()
 
 
-def test_a_closed_tab_stops_its_run(browser, address, counter):
-    opened = browser.new_page()
+def test_a_closed_tab_stops_its_run(chromium, address, counter):
+    opened = chromium.new_page()
     opened.goto(address)
     opened.fill("#max-new-tokens input", "2000")
     opened.click("#run")

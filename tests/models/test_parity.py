@@ -29,6 +29,7 @@ from kshipra.errors import ModelError
 from kshipra.models.gpt2 import GPT2
 from kshipra.models.hf import TransformersModel
 from kshipra.models.llama import Llama
+from kshipra.models.loading import fill_adapter
 
 # transformers computes rotary angles and RMSNorm in fp32 whatever the model's dtype, and so do we for the
 # angles.
@@ -138,6 +139,17 @@ def test_a_model_that_ignores_the_mask_is_refused(monkeypatch):
 def test_configs_that_are_not_ours_go_to_the_adapter(config, reason):
     kind = GPT2 if isinstance(config, GPT2Config) else Llama
     assert reason in kind.refusal(config)
+
+
+def test_an_adapter_is_not_filled_up_with_random_numbers():
+    """What a GGUF lacks, such as one bias of many, must not be what transformers happened to draw."""
+    qwen2 = make_qwen2()
+    tensors = qwen2.state_dict()
+    filled = fill_adapter(tensors, qwen2.config, "tiny", torch.device("cpu"), torch.float64)
+    all_modes_agree(Engine(filled, Letters()))
+    del tensors["model.layers.1.self_attn.k_proj.bias"]
+    with pytest.raises(ModelError, match=r"lacks 1 of its weights.*layers\.1\.self_attn\.k_proj\.bias"):
+        fill_adapter(tensors, qwen2.config, "tiny", torch.device("cpu"), torch.float64)
 
 
 def test_a_scaled_rotation_runs_through_the_adapter():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 from page_fake import CHOICE, FakeBackend, make_plan
 
-from browser import FLAGS, find_chromium
 from kshipra.types import Plan
 from kshipra.ui.build import build_page, launch_options
 
@@ -34,20 +32,6 @@ def serve() -> Iterator[Callable[[FakeBackend], str]]:
     for page, backend in pages:
         backend.close()
         page.close()
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """A running Chromium. Where CI=true its absence is a failure, so that no gap hides behind a skip."""
-    found = find_chromium()
-    if found is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("There is no Chromium here.")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
