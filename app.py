@@ -39,7 +39,6 @@ def main() -> None:
     from kshipra.ui.build import build_page, launch_options
 
     page = build_page(backend, choice)
-    page.queue(max_size=64, default_concurrency_limit=None)
     page.launch(
         server_name=arguments.host, server_port=arguments.port, share=arguments.share, **launch_options()
     )

@@ -1,9 +1,9 @@
 // Three live charts. Points arrive as [step, ms, at_s, tok/s, resident MiB, KV MiB, prefill] and are already rounded.
 
 const STEP = 0, MS = 1, AT = 2, RATE = 3, RESIDENT = 4, KV = 5, PREFILL = 6;
-const SHORTEST_PAUSE_MS = 250;
+const SHORTEST_PAUSE_MS = 100; // three charts take turns: each is drawn at most four times a second
 const LONGEST_PAUSE_MS = 1500;
-const LARGEST_SHARE = 0.03; // of the time may go into drawing: the model computes on the same machine
+const LARGEST_SHARE = 0.02; // of the time may go into drawing: the model may compute on the same machine
 
 let plotlyPromise = null;
 const loadPlotly = (address) => {
@@ -28,7 +28,7 @@ const makeCharts = (page) => {
 
   const cards = Object.fromEntries(
     page.charts.map(({ key, label, note, definition }) => {
-      const plot = make("div", { class: "k-plot" });
+      const plot = make("div", { class: "k-plot k-away" }); // until it has something to show
       const table = make("div", { class: "k-data", hidden: "", tabindex: "0" });
       const empty = make("p", { class: "k-empty", text: words.chartIdle });
       const button = make("button", {
@@ -45,7 +45,7 @@ const makeCharts = (page) => {
     const { table, button, plot } = cards[key];
     button.setAttribute("aria-pressed", String(yes));
     table.hidden = !yes;
-    plot.classList.toggle("k-away", yes);
+    plot.classList.toggle("k-away", yes || !cards[key].empty.hidden);
     if (yes) fillTable(key);
   };
 
@@ -132,46 +132,59 @@ const makeCharts = (page) => {
     };
   };
 
+  const plotOne = (key) =>
+    Plotly.react(cards[key].plot, series.flatMap((points, way) => TRACES[key](points, way)), layout(key),
+      { displaylogo: false, responsive: true, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] });
   const drawOne = (key) => {
     const { plot, empty, button, node } = cards[key];
+    const isTable = button.getAttribute("aria-pressed") === "true";
     empty.hidden = true;
-    Plotly.react(plot, series.flatMap((points, way) => TRACES[key](points, way)), layout(key),
-      { displaylogo: false, responsive: true, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] });
+    plot.classList.toggle("k-away", isTable);
+    plotOne(key);
     node.dataset.updates = Number(node.dataset.updates ?? 0) + 1;
-    if (button.getAttribute("aria-pressed") === "true") fillTable(key);
-  };
-  const drawNow = () => {
-    timer = null;
-    if (!Plotly || !series.some((points) => points.length)) return;
-    const began = performance.now();
-    for (const key of Object.keys(cards)) {
-      if (seen.has(key)) drawOne(key);
-      else stale.add(key);
-    }
-    const isFirst = drawnAt === 0; // it also sets Plotly up
-    drawnAt = performance.now();
-    const wanted = isFirst ? 0 : (drawnAt - began) / LARGEST_SHARE;
-    pause = Math.min(LONGEST_PAUSE_MS, Math.max(SHORTEST_PAUSE_MS, wanted));
-  };
-  const draw = (now = false) => {
-    if (now) { clearTimeout(timer); drawNow(); }
-    else timer ??= setTimeout(drawNow, Math.max(0, drawnAt + pause - performance.now()));
+    if (isTable) fillTable(key);
   };
 
-  // A chart that is scrolled out of sight waits until it is seen.
+  // Charts take turns, the one that has waited longest first; one that is scrolled out of sight waits until it is seen.
   const seen = new Set();
   const stale = new Set();
+  const isDue = () => Plotly && series.some((points) => points.length) && [...stale].some((key) => seen.has(key));
+  const drawNext = () => {
+    const key = [...stale].find((each) => seen.has(each));
+    const began = performance.now();
+    stale.delete(key);
+    drawOne(key);
+    drawnAt = performance.now();
+    pause = Math.max(SHORTEST_PAUSE_MS, Math.min(LONGEST_PAUSE_MS, (drawnAt - began) / LARGEST_SHARE));
+  };
+  const schedule = () => {
+    if (timer !== null || !isDue()) return;
+    timer = setTimeout(() => {
+      timer = null;
+      if (isDue()) drawNext();
+      schedule();
+    }, Math.max(0, drawnAt + pause - performance.now()));
+  };
+  const draw = (now = false) => {
+    for (const key of Object.keys(cards)) stale.add(key);
+    while (now && isDue()) drawNext();
+    schedule();
+  };
   const sight = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       const key = target.id.replace("chart-", "");
       if (isIntersecting) seen.add(key);
       else seen.delete(key);
-      if (isIntersecting && Plotly && stale.delete(key)) drawOne(key);
     }
+    schedule();
   });
   for (const { node } of Object.values(cards)) sight.observe(node);
 
-  loadPlotly(page.plotly).then((loaded) => { Plotly = loaded; draw(true); }, () => {
+  loadPlotly(page.plotly).then((loaded) => {
+    Plotly = loaded;
+    for (const key of Object.keys(cards)) plotOne(key); // unseen: the first plot takes far longer than the next
+    draw(true);
+  }, () => {
     for (const { empty } of Object.values(cards)) empty.textContent = words.noPlotly;
   });
   new MutationObserver(() => draw(true)).observe(document.body, { attributes: true, attributeFilter: ["class"] });

@@ -27,6 +27,16 @@ const makeRow = (words, number, prompt) => {
   return { node, newNode, note };
 };
 
+// What was the newest text becomes plain text, beside what came before it. It stands out by its colour and not by fading
+// in: an animation draws sixty frames a second, on the machine that computes.
+const settle = ({ newNode }) => {
+  const fresh = newNode.lastElementChild;
+  if (!fresh) return;
+  const settled = newNode.firstChild === fresh ? document.createTextNode("") : newNode.firstChild;
+  settled.appendData(fresh.textContent);
+  newNode.replaceChildren(settled);
+};
+
 const makeColumn = (page, recipe, prompts) => {
   const { words } = page;
   const badge = make("span", { class: "k-badge" });
@@ -72,15 +82,12 @@ const makeColumn = (page, recipe, prompts) => {
     },
     figures: (strings) => strings.forEach((text, at) => setText(values[at], text)),
     append(row, text) {
-      const { newNode } = rows[row];
-      const fresh = newNode.lastElementChild;
-      const settled = newNode.firstChild ?? newNode.appendChild(document.createTextNode(""));
-      if (fresh) settled.appendData(fresh.textContent); // what has faded in is plain text from now on
-      fresh?.remove();
-      newNode.append(make("span", { class: "k-fresh", text }));
-      newest = newNode.lastElementChild;
+      settle(rows[row]);
+      newest = make("span", { class: "k-fresh", text });
+      rows[row].newNode.append(newest);
     },
     end(row, reason) {
+      settle(rows[row]);
       setText(rows[row].note, ` · ${reason}`);
       newest = rows[row].note;
     },

@@ -151,6 +151,7 @@ document.addEventListener("kshipra:settled", () => {
 });
 document.addEventListener("kshipra:form", ({ detail }) => preview(detail));
 
+endLoadingTimer();
 preview({});
 const whenButtonsAreThere = () => {
   if (button("run") && button("stop") && document.getElementById("status")) setStatus(status, document.getElementById("status").textContent);

@@ -44,7 +44,6 @@ def address(counter) -> Iterator[str]:
     backend = LocalBackend()
     backend.preload(choice)
     demo = build_page(backend, choice)
-    demo.queue(default_concurrency_limit=None)
     _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, server_port=None, **launch_options())
     yield url
     demo.close()

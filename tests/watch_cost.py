@@ -1,9 +1,10 @@
-"""What watching costs: the same plan without a page and watched in a browser on this machine, in turns.
+"""What watching costs: the same plan alone, served to a reader, and drawn by a browser, in turns.
 
     PYTHONPATH=. .venv/bin/python tests/watch_cost.py [ROUNDS]
 
-Prints each way's end-to-end tokens a second both ways (medians) and their ratio. Model, engine and process
-are the same; only the page and the browser come and go.
+Prints each way's end-to-end tokens a second (medians) and the median of the rounds' ratios to `alone`. Model,
+engine and process are the same. The reader takes the page's stream over HTTP and draws nothing, as a browser
+on another machine would. The browser is headless Chromium, which draws on the engine's own cores.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import statistics
 import sys
 
+import gradio as gr
+import httpx
 from playwright.sync_api import Page, sync_playwright
 
 from browser import FLAGS, find_chromium
@@ -51,7 +54,30 @@ def alone(backend: Recorder, choice: ModelChoice, prompts: tuple[str, ...]) -> d
     return backend.rates
 
 
-def watched(backend: Recorder, page: Page) -> dict[str, float | None]:
+def read(backend: Recorder, demo: gr.Blocks, url: str) -> dict[str, float | None]:
+    """Press Run as a browser does, with the page's own first values, and read the stream to its end."""
+    backend.rates = {}
+    config = demo.config
+    of_id = {component["id"]: component["props"] for component in config["components"]}
+    run = next(id for id, props in of_id.items() if props.get("elem_id") == "run")
+    press = next(
+        d for d in config["dependencies"] if (run, "click") in map(tuple, d["targets"]) and d["inputs"]
+    )
+    call = {
+        "data": [of_id[id].get("value") for id in press["inputs"]],
+        "fn_index": press["id"],
+        "session_hash": "reader",
+    }
+    with httpx.Client(base_url=f"{url}gradio_api/queue/", timeout=180, trust_env=False) as client:
+        client.post("join", json=call).raise_for_status()
+        with client.stream("GET", "data", params={"session_hash": "reader"}) as stream:
+            for line in stream.iter_lines():
+                if '"process_completed"' in line:
+                    break
+    return backend.rates
+
+
+def drawn(backend: Recorder, page: Page) -> dict[str, float | None]:
     backend.rates = {}
     page.click("#run")
     page.wait_for_selector("#status[data-state='running']", timeout=60_000)
@@ -63,12 +89,11 @@ def main(rounds: int) -> None:
     choice = ModelChoice(catalogue.DEFAULT)
     backend = Recorder()
     demo = build_page(backend, choice)
-    demo.queue(default_concurrency_limit=None)
     _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, **launch_options())
-    found: dict[str, dict[str, list[float]]] = {"alone": {}, "watched": {}}
+    found: dict[str, list[dict[str, float | None]]] = {"alone": [], "read": [], "drawn": []}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(FLAGS))
-        for count in range(rounds + 1):
+        for count in range(rounds + 1):  # the first round warms up
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             page.goto(url)
             page.wait_for_selector("#run")
@@ -76,17 +101,23 @@ def main(rounds: int) -> None:
                 box.input_value() for box in page.locator("#prompts textarea").all() if box.input_value()
             )
             page.wait_for_timeout(1500)
-            with_page = watched(backend, page)
+            rates = {"drawn": drawn(backend, page)}
             page.close()
-            without = alone(backend, choice, prompts)
-            for name, rates in (("watched", with_page), ("alone", without)):
-                for key, rate in rates.items():
-                    if count and rate is not None:
-                        found[name].setdefault(key, []).append(rate)
-            print(f"round {count}: watched {with_page}, alone {without}", flush=True)
+            rates["alone"] = alone(backend, choice, prompts)
+            rates["read"] = read(backend, demo, url)
+            for name, each in rates.items():
+                if count:
+                    found[name].append(each)
+            print(f"round {count}: {rates}", flush=True)
     for key in RECIPE_KEYS:
-        ours, base = (statistics.median(found[name][key]) for name in ("watched", "alone"))
-        print(f"{key}: watched {ours:.1f}, alone {base:.1f} tok/s, ratio {ours / base:.3f}")
+        tok_per_s = {name: [each[key] for each in rates] for name, rates in found.items()}
+        medians = ", ".join(f"{name} {statistics.median(rates):.1f}" for name, rates in tok_per_s.items())
+        ratios = {
+            name: [ours / base for ours, base in zip(tok_per_s[name], tok_per_s["alone"], strict=True)]
+            for name in ("read", "drawn")
+        }
+        shown = ", ".join(f"{name} {statistics.median(each):.3f}" for name, each in ratios.items())
+        print(f"{key}: {medians} tok/s; of alone: {shown}")
     demo.close()
     backend.close()
 

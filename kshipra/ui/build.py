@@ -30,7 +30,10 @@ from kshipra.ui.sessions import Sessions
 from kshipra.ui.theme import theme
 from kshipra.ui.view import RunView, model_text, refusal
 
-WAKE_EVERY_S = 0.2  # Gradio and the browser spend some 10 ms an update, of the machine that also computes
+WAKE_EVERY_S = 0.3  # drawn without a GPU, an update costs 30 ms of a core, of the machine that also computes
+QUEUE_POLL_S = (
+    0.05  # Gradio's own on Windows; its 1 ms elsewhere wakes a thousand times a second, 5 % of a core
+)
 WATCHERS = 24  # runs that may be watched or wait at once: each holds one of Gradio's forty threads
 LOADING_POLL_S = 0.4
 PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
@@ -128,7 +131,7 @@ def _stage() -> gr.HTML:
         "",
         elem_id="stage",
         html_template="<div class='k-stage'></div>",
-        js_on_load=script("dom.js", "charts.js", "columns.js", "page.js"),
+        js_on_load=script("dom.js", "frames.js", "charts.js", "columns.js", "page.js"),
         apply_default_css=False,
         page={
             "words": words.PAGE,
@@ -203,6 +206,8 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
             concurrency_limit=None,
         )
         page.unload(stop_run)
+    page.queue(max_size=64, default_concurrency_limit=None)
+    page._queue.sleep_when_free = QUEUE_POLL_S
     return page
 
 

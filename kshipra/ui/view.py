@@ -1,7 +1,7 @@
 """Fold a run's Messages into lines of JSON for the page's script. No gradio, no torch, no clock.
 
-Decides how often what is told: text five times a second, figures and chart points at most four times, both
-ever more rarely in a long run, so that its whole text stays small; a state and a way's first token at once.
+Decides how often what is told: text three times a second, figures and chart points half as often, both ever
+more rarely in a long run, so that its whole text stays small; a state and a way's first token at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kshipra.ui.columns import Column
 from kshipra.ui.lines import line
 from kshipra.ui.summary import Outcome, summarize
 
-TEXT_EVERY_S = 0.2
-CHARTS_EVERY_S = 0.4
+TEXT_EVERY_S = 0.3
+CHARTS_EVERY_S = 0.6
 LONG_RUN_S = 60.0  # from here on both intervals grow with the run's age
 SHOWN_PROMPT_CHARS = 2_000
 

@@ -22,7 +22,7 @@ def serve() -> Iterator[Callable[[FakeBackend], str]]:
     pages = []
 
     def start(backend: FakeBackend) -> str:
-        page = build_page(backend, CHOICE).queue()
+        page = build_page(backend, CHOICE)
         pages.append((page, backend))
         options = launch_options() | {"server_name": "127.0.0.1", "quiet": True}
         _, url, _ = page.launch(**options, prevent_thread_lock=True)

@@ -203,6 +203,6 @@ if __name__ == "__main__":  # python tests/ui/page_fake.py [PORT]: the page for 
 
     from kshipra.ui.build import build_page, launch_options
 
-    build_page(FakeBackend(), ModelChoice("smollm2-135m-instruct")).queue().launch(
+    build_page(FakeBackend(), ModelChoice("smollm2-135m-instruct")).launch(
         **launch_options(), server_name="127.0.0.1", server_port=int(sys.argv[1]) if sys.argv[1:] else 7871
     )
