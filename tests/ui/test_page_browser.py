@@ -233,7 +233,7 @@ def test_an_idle_server_sleeps(serve, monkeypatch):
     serve(FakeBackend())
     monkeypatch.setattr(asyncio, "sleep", counted)
     time.sleep(1)
-    assert 1 < len(naps) < 100
+    assert 1 < len(naps) < 300  # and what else this process does meanwhile
 
 
 def test_the_newest_text_stands_out_until_more_comes_or_its_row_ends(open_page):
