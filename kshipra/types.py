@@ -103,13 +103,18 @@ class Request:
 
 @dataclass(frozen=True)
 class NewToken:
-    """A token that the model produced. `text` is what may be shown now: "" while a character is
-    unfinished."""
+    """A token that the model produced. `text` is what may be shown now: "" while a character is unfinished.
+
+    `log_probability` is the model's own, before temperature and cut-offs, and `best` its likeliest ids with
+    theirs, best first.
+    """
 
     row: int
     id: int
     text: str
     finish_reason: FinishReason | None = None
+    log_probability: float | None = None
+    best: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from kshipra.engine import geometry
-from kshipra.engine.cache import KVCache
+from kshipra.engine.layout import HONEST, Layout
 from kshipra.engine.runner import Engine
 from kshipra.models.base import CausalLM
 from kshipra.modes import MODES
@@ -32,25 +32,35 @@ def all_modes_agree(engine: Engine, prompts: Sequence[Sequence[int]] = RAGGED, n
 
 @torch.inference_mode()
 def logits_in_pieces(
-    model: CausalLM, rows: Sequence[Sequence[int]], cuts: Sequence[int], pad_id: int = 0
+    model: CausalLM,
+    rows: Sequence[Sequence[int]],
+    cuts: Sequence[int],
+    pad_id: int = 0,
+    layout: Layout = HONEST,
 ) -> torch.Tensor:
     """(B, V): the last logits of left-padded `rows` that go through one cache in pieces ending at `cuts`."""
     ids, valid = geometry.left_pad(rows, pad_id, torch.device("cpu"))
-    cache = KVCache()
+    cache = layout.cache()
     for end in (*cuts, ids.shape[1]):
         start = cache.columns
-        where = geometry.positions(valid[:, :end])[:, start:]
-        mask = geometry.attention_mask(valid[:, :end], end - start)
+        where = layout.positions(valid[:, :end], end - start)
+        mask = layout.attention_mask(valid[:, :end], end - start)
         logits = model.forward(ids[:, start:end], where, mask, cache, 1)
         cache.advance(end - start)
     return logits[:, -1]
 
 
-def pieces_agree(model: CausalLM, cuts: Sequence[int], length: int = 20, bound: float = 1e-4) -> None:
+def pieces_agree(
+    model: CausalLM,
+    cuts: Sequence[int],
+    length: int = 20,
+    bound: float = 1e-4,
+    layout: Layout = HONEST,
+) -> None:
     """A cache filled in pieces gives the logits of one pass, alone and left-padded beside a longer row."""
     row = [(37 * place + 11) % model.spec.vocabulary for place in range(length)]
     whole = logits_in_pieces(model, [row], [])
-    assert (logits_in_pieces(model, [row], cuts) - whole).abs().max() < bound
-    padded = logits_in_pieces(model, [row[3:], row], [cut for cut in cuts if cut > 3])
+    assert (logits_in_pieces(model, [row], cuts, layout=layout) - whole).abs().max() < bound
+    padded = logits_in_pieces(model, [row[3:], row], [cut for cut in cuts if cut > 3], layout=layout)
     assert (padded[1] - whole[0]).abs().max() < bound
     assert (padded[0] - logits_in_pieces(model, [row[3:]], [])[0]).abs().max() < bound

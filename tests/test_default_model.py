@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from checks import all_modes_agree, greedy_ids, logits_in_pieces
 from kshipra.costs import kv_bytes_per_token, weight_bytes
-from kshipra.engine import geometry
+from kshipra.engine.layout import HONEST
 from kshipra.engine.runner import Engine, load
 from kshipra.models import catalogue
 from kshipra.models.wheel import fetched
@@ -88,18 +88,17 @@ def test_a_cache_in_pieces_is_one_pass(engine, ids, cut):
     assert (logits_in_pieces(engine.model, [row], [cut]) - whole).abs().max() < 1e-3
 
 
-def test_a_wrong_decode_position_would_be_seen(engine, ids, monkeypatch):
+def test_a_wrong_decode_position_would_be_seen(engine, ids):
     """The checks above are sharp enough for one position on the real model too."""
-    honest = geometry.positions
 
-    def off_by_one(valid):
-        where = honest(valid)
+    def off_by_one(valid, columns):
+        where = HONEST.positions(valid, columns)
         where[:, -1] += 1
         return where
 
     solo = _solo(engine, ids[0])
-    monkeypatch.setattr(geometry, "positions", off_by_one)
-    assert greedy_ids(engine, [ids[0]], "kv_cache", 12)[0] != solo
+    planted = engine.planted(HONEST._replace(positions=off_by_one))
+    assert greedy_ids(planted, [ids[0]], "kv_cache", 12)[0] != solo
 
 
 def test_sampled_rows_do_not_depend_on_the_mode(engine, ids):

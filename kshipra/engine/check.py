@@ -37,7 +37,7 @@ def _both_ways(model: TransformersModel) -> tuple[torch.Tensor, torch.Tensor]:
     cache = KVCache()
     for end in (CUT, PADS + TOKENS):
         start = cache.columns
-        where = positions(valid[:, :end])[:, start:]
+        where = positions(valid[:, :end], end - start)
         mask = attention_mask(valid[:, :end], end - start)
         logits = model.forward(padded[:, start:end], where, mask, cache, 1)
         cache.advance(end - start)

@@ -19,13 +19,13 @@ def left_pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -
     return ids, torch.arange(width, device=device) >= width - lengths[:, None]
 
 
-def positions(valid: Tensor) -> Tensor:
-    """(B, S): a token's position is the number of real tokens before it, and a pad's is 0, which nobody
-    reads.
+def positions(valid: Tensor, columns: int) -> Tensor:
+    """(B, T) of the last `columns` T: a token's position is the number of real tokens before it, and a pad's
+    is 0, which nobody reads.
 
     In int32, because some MPS systems cannot sum 64-bit integers.
     """
-    return (valid.cumsum(dim=-1, dtype=torch.int32) - 1).clamp_(min=0).long()
+    return (valid.cumsum(dim=-1, dtype=torch.int32) - 1).clamp_(min=0).long()[:, -columns:]
 
 
 def attention_mask(valid: Tensor, columns: int) -> Tensor:

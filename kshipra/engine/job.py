@@ -5,18 +5,25 @@ charts and results are folds over the events that come out.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from kshipra.costs import pass_flops
 from kshipra.engine import geometry
 from kshipra.engine.cache import KVCache
+from kshipra.engine.layout import HONEST, Layout
 from kshipra.engine.meter import MemoryMeter
-from kshipra.engine.sampling import next_ids
+from kshipra.engine.sampling import Candidates, candidates, next_ids
 from kshipra.models.base import CausalLM
 from kshipra.text import Detokenizer, StopFilter, Tokenizer
 from kshipra.types import FinishReason, NewToken, Request, StepEvent
+
+Observer = Callable[[int, int, torch.Tensor], None]  # row, how many tokens it has, its logits (V)
+
+
+def nobody(row: int, place: int, logits: torch.Tensor) -> None:
+    """An Observer that looks away."""
 
 
 class Row:
@@ -37,7 +44,7 @@ class Row:
         self._detokenizer = Detokenizer(tokenizer, request.prompt_ids)
         self._stop = StopFilter(params.stop)
 
-    def take(self, id: int) -> NewToken:
+    def take(self, id: int, among: Candidates) -> NewToken:
         """Append a new id and decide whether the row has ended; an end token counts, but has no text."""
         self.ids.append(id)
         ended = id in self._eos_ids
@@ -53,18 +60,20 @@ class Row:
             text += self._stop.push(self._detokenizer.flush())
             self.finish_reason = "stop" if self._stop.stopped else self.finish_reason
             text += self._stop.flush()
-        return NewToken(self.request.row, id, text, self.finish_reason)
+        return NewToken(self.request.row, id, text, self.finish_reason, *among)
 
 
 class Batch:
     """Rows that share passes: their ids and `valid` (B, S), and how many columns the cache already has."""
 
-    def __init__(self, rows: Sequence[Row], *, cached: bool, pad_id: int, device: torch.device) -> None:
+    def __init__(
+        self, rows: Sequence[Row], *, cache: KVCache | None, pad_id: int, device: torch.device
+    ) -> None:
         self.rows = list(rows)
-        self.cache = KVCache() if cached else None
+        self.cache = cache
         self.ids, self.valid = geometry.left_pad([row.ids for row in rows], pad_id, device)  # 2 x (B, S)
         self.dense = len({len(row.ids) for row in rows}) == 1  # no pads: plain causal order needs no mask
-        self.passes = 0
+        self.decoding = False  # whether the prompts have been read
 
     @property
     def stored(self) -> int:
@@ -90,9 +99,17 @@ class Job:
     """What a mode works with: the requests that want tokens, batches of them, and the step."""
 
     def __init__(
-        self, model: CausalLM, tokenizer: Tokenizer, requests: Sequence[Request], device: torch.device
+        self,
+        model: CausalLM,
+        tokenizer: Tokenizer,
+        requests: Sequence[Request],
+        device: torch.device,
+        *,
+        layout: Layout = HONEST,
+        observe: Observer = nobody,
     ) -> None:
         self.model, self.tokenizer, self.device = model, tokenizer, device
+        self.layout, self.observe = layout, observe
         self.requests = [request for request in requests if request.params.max_new_tokens > 0]
         self.meter = MemoryMeter(device)
         self.busy_s = 0.0  # the run's own clock; whoever drives the mode keeps it
@@ -104,40 +121,75 @@ class Job:
         only."""
         context = self.model.spec.context
         rows = [Row(request, self.tokenizer, self.model.eos_ids, context) for request in requests]
-        return Batch(rows, cached=cached, pad_id=self.tokenizer.pad_id, device=self.device)
+        cache = self.layout.cache() if cached else None
+        return Batch(rows, cache=cache, pad_id=self.tokenizer.pad_id, device=self.device)
 
     @torch.inference_mode()
     def step(self, batch: Batch) -> StepEvent:
         """One pass over the columns that the cache does not have, and one new token for every running row."""
         started_s = time.perf_counter()
         columns = batch.ids.shape[1] - batch.stored
-        plain = batch.dense and (columns == 1 or batch.stored == 0)
-        logits = self.model.forward(
-            batch.ids[:, -columns:],
-            geometry.positions(batch.valid)[:, -columns:],
-            None if plain else geometry.attention_mask(batch.valid, columns),
-            batch.cache,
-            1,
-        )  # (B, 1, V)
-        ids = next_ids(logits[:, -1], [(row.params, row.ids, row.generator) for row in batch.rows])  # (B)
+        logits = self._forward(batch, columns)[:, -1]  # (B, V)
+        ids = next_ids(logits, [(row.params, row.ids, row.generator) for row in batch.rows])  # (B)
         chosen = ids.tolist()  # waits for the device
         elapsed_s = time.perf_counter() - started_s
-        return self._conclude(batch, columns, ids, chosen, elapsed_s)
-
-    def _conclude(
-        self, batch: Batch, columns: int, ids: torch.Tensor, chosen: list[int], elapsed_s: float
-    ) -> StepEvent:
-        """Host work after a pass, outside its measured time: text, ends, the next column, memory."""
+        self.pause()  # looking at a pass is not part of it
+        among = candidates(logits, ids)
+        for row, own in zip(batch.rows, logits, strict=True):
+            if row.finish_reason is None:
+                self.observe(row.request.row, len(row.ids) - len(row.request.prompt_ids), own)
+        self.resume()
         running = batch.running
-        rows, stored = len(batch.rows), batch.ids.shape[1]
-        processed = sum(min(columns, len(row.ids)) for row in running)
+        tokens = [
+            row.take(id, best)
+            for row, id, best in zip(batch.rows, chosen, among, strict=True)
+            if row.finish_reason is None
+        ]
+        event = self._event(batch, running, columns, kept=1, new_tokens=tuple(tokens), elapsed_s=elapsed_s)
+        batch.append(ids)
+        return event
+
+    @torch.inference_mode()
+    def read(self, batch: Batch, columns: int) -> StepEvent:
+        """One pass over the next `columns` that the cache does not have, short of the last: no new token."""
+        started_s = time.perf_counter()
+        self._forward(batch, columns).sum().item()  # waits for the device
+        elapsed_s = time.perf_counter() - started_s
+        return self._event(batch, batch.running, columns, kept=1, new_tokens=(), elapsed_s=elapsed_s)
+
+    def _forward(self, batch: Batch, columns: int) -> torch.Tensor:
+        """Logits (B, 1, V) of the last of `columns` new columns T behind those that are stored."""
+        end = batch.stored + columns
+        valid = batch.valid[:, :end]
+        plain = batch.dense and (columns == 1 or batch.stored == 0)
+        return self.model.forward(
+            batch.ids[:, batch.stored : end],
+            self.layout.positions(valid, columns),
+            None if plain else self.layout.attention_mask(valid, columns),
+            batch.cache,
+            1,
+        )
+
+    def _event(
+        self,
+        batch: Batch,
+        running: list[Row],
+        columns: int,
+        *,
+        kept: int,
+        new_tokens: tuple[NewToken, ...],
+        elapsed_s: float,
+    ) -> StepEvent:
+        """Host work after a pass, outside its measured time: what it took and what memory there is."""
+        rows, stored = len(batch.rows), batch.stored + columns
+        processed = int(batch.valid[[row in running for row in batch.rows], stored - columns : stored].sum())
         if batch.cache is not None:
             batch.cache.advance(columns)
-        phase = "decode" if batch.passes else "prefill"
-        batch.passes += 1
-        new_tokens = tuple(row.take(id) for row, id in zip(batch.rows, chosen, strict=True) if row in running)
-        batch.append(ids)
+        phase = "decode" if batch.decoding else "prefill"
+        batch.decoding = bool(new_tokens)
+        self.pause()
         resident_bytes, peak_extra_bytes = self.meter.read()
+        self.resume()
         self._passes += 1
         return StepEvent(
             index=self._passes - 1,
@@ -153,7 +205,7 @@ class Job:
             resident_bytes=resident_bytes,
             peak_extra_bytes=peak_extra_bytes,
             memory_method=self.meter.method,
-            flops=pass_flops(self.model.spec, rows=rows, columns=columns, stored=stored, kept=1),
+            flops=pass_flops(self.model.spec, rows=rows, columns=columns, stored=stored, kept=kept),
         )
 
     def clock_s(self) -> float:

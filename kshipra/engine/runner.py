@@ -6,6 +6,7 @@ An engine is used by one thread at a time; `kshipra.backends.local` sees to that
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,8 @@ from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.check import check_adapter
 from kshipra.engine.devices import pick_device, pick_dtype
-from kshipra.engine.job import Job
+from kshipra.engine.job import Job, Observer, nobody
+from kshipra.engine.layout import HONEST, Layout
 from kshipra.errors import InputError
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
@@ -53,7 +55,14 @@ class Engine:
         if isinstance(self.model, TransformersModel):
             check_adapter(self.model)
         self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
+        self.layout = HONEST
         self._warm = False
+
+    def planted(self, layout: Layout) -> Engine:
+        """The same model under another layout: for the bug lab, and for tests that must see a fault."""
+        other = copy.copy(self)
+        other.layout = layout
+        return other
 
     def stream(
         self,
@@ -106,14 +115,21 @@ class Engine:
         )
 
     def run(
-        self, requests: Sequence[Request], *, mode: str, stopped: Callable[[], bool] = never
+        self,
+        requests: Sequence[Request],
+        *,
+        mode: str,
+        stopped: Callable[[], bool] = never,
+        observe: Observer = nobody,
     ) -> Iterator[StepEvent]:
-        """The events of `requests` under `mode`. The clock of the run stands still between two events."""
+        """The events of `requests` under `mode`. The clock of the run stands still between two events, and
+        while `observe` is shown each new token's logits.
+        """
         chosen = mode_named(mode)
 
         def events() -> Iterator[StepEvent]:
             self._warm_up()
-            job = Job(self.model, self.tokenizer, requests, self.device)
+            job = Job(self.model, self.tokenizer, requests, self.device, layout=self.layout, observe=observe)
             steps = chosen.run(job) if job.requests else iter(())
             while not stopped() and (event := next(steps, None)) is not None:
                 job.pause()

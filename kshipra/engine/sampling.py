@@ -51,6 +51,28 @@ def draw(probabilities: Tensor, generator: torch.Generator) -> Tensor:
     return torch.minimum(choice, last)[0]
 
 
+Candidates = tuple[
+    float, tuple[tuple[int, float], ...]
+]  # the chosen id's log-probability, the best ids with theirs
+SHOWN = 5
+
+
+def candidates(logits: Tensor, ids: Tensor) -> list[Candidates]:
+    """For each row of (B, V) logits what the model itself made of the chosen ids (B) and of the SHOWN best.
+
+    Before temperature, penalty and cut-offs. The difference of two log-probabilities is that of their logits.
+    """
+    logits = logits.float()
+    everything = logits.logsumexp(dim=-1, keepdim=True)  # (B, 1)
+    best, best_ids = logits.topk(min(SHOWN, logits.shape[-1]), dim=-1)
+    chosen = logits.gather(1, ids[:, None])
+    values = torch.cat((chosen, best), dim=1) - everything  # (B, 1 + SHOWN)
+    return [
+        (round(own, 6), tuple((id, round(value, 6)) for id, value in zip(row_ids, rest, strict=True)))
+        for (own, *rest), row_ids in zip(values.tolist(), best_ids.tolist(), strict=True)
+    ]
+
+
 def is_plain_greedy(params: SamplingParams) -> bool:
     """Whether the best logit as it stands decides; a temperature below 1e-6 cannot be told from 0 in fp32."""
     return (

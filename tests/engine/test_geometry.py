@@ -17,7 +17,7 @@ def test_left_pad_aligns_last_tokens_and_knows_pads_by_place():
 
 def test_positions_count_real_tokens_only():
     valid = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
-    assert positions(valid).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]
+    assert positions(valid, 5).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 3, 4], [0, 0, 0, 0, 0]]
 
 
 def test_the_decoded_token_stands_at_the_number_of_tokens_before_it():
@@ -26,7 +26,7 @@ def test_the_decoded_token_stands_at_the_number_of_tokens_before_it():
         _, valid = left_pad([[1] * length, [1] * 8], 0, CPU)
         for new in range(1, 5):
             valid = torch.nn.functional.pad(valid, (0, 1), value=True)
-            assert positions(valid)[0, -1] == length + new - 1
+            assert positions(valid, 1)[0, -1] == length + new - 1
 
 
 def test_mask_of_a_padded_prefill():

@@ -13,8 +13,9 @@ from conftest import Letters, make_gpt2, make_llama
 from fakes import FakeModel, spec
 from kshipra import machine
 from kshipra.costs import kv_bytes_per_token
-from kshipra.engine import job, meter
+from kshipra.engine import meter
 from kshipra.engine.cache import GROWTH_COLUMNS, KVCache
+from kshipra.engine.layout import HONEST, Layout
 from kshipra.engine.meter import MemoryMeter
 from kshipra.engine.runner import Engine
 from kshipra.models.loading import describe
@@ -49,8 +50,8 @@ def test_the_shape_comes_from_the_config():
 
 
 @pytest.fixture
-def caches(monkeypatch) -> list[KVCache]:
-    """All caches that runs make from here on."""
+def caches() -> tuple[list[KVCache], Layout]:
+    """A layout, and all caches that runs under it make."""
     made: list[KVCache] = []
 
     class Noted(KVCache):
@@ -58,21 +59,21 @@ def caches(monkeypatch) -> list[KVCache]:
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr(job, "KVCache", Noted)
-    return made
+    return made, HONEST._replace(cache=Noted)
 
 
 @pytest.mark.parametrize("implementation", ["native", "transformers"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("make", [make_gpt2, make_llama])
 def test_kv_bytes_are_the_formula_and_the_tensors(caches, make, dtype, implementation):
-    engine = Engine(make().to(dtype), Letters(), implementation=implementation)
+    made, layout = caches
+    engine = Engine(make().to(dtype), Letters(), implementation=implementation).planted(layout)
     for rows in (1, 4):
         prompts = [list(range(1, 91 + row)) for row in range(rows)]
         steps = []
         for event in engine.stream(prompts, mode="static_batch", params=SamplingParams(60, ignore_eos=True)):
             columns = event.index + 90 + rows - 1
-            tensors = [tensor for layer in caches[-1]._layers for tensor in layer]
+            tensors = [tensor for layer in made[-1]._layers for tensor in layer]
             assert event.kv_bytes == kv_bytes_per_token(engine.model.spec) * columns * rows
             assert event.kv_bytes == sum(tensor[:, :, :columns].nbytes for tensor in tensors)
             assert event.kv_held_bytes == sum(tensor.untyped_storage().nbytes() for tensor in tensors)
@@ -207,7 +208,8 @@ def test_the_cache_goes_with_its_run(caches, ending):
         if ending == "failed" and number == 5:  # two passes of warm-up, then the run's third
             raise RuntimeError("out of memory")
 
-    engine = Engine(FakeModel([5], during=fail), Letters())
+    made, layout = caches
+    engine = Engine(FakeModel([5], during=fail), Letters()).planted(layout)
     events = engine.stream(
         [[1]], params=SamplingParams(9), stopped=lambda: ending == "stopped" and len(seen) > 3
     )
@@ -221,7 +223,7 @@ def test_the_cache_goes_with_its_run(caches, ending):
         assert ending == "failed"
     assert len(seen) == {"end": 9, "stopped": 4, "dropped": 1, "failed": 2}[ending]
     events.close()
-    left = weakref.ref(caches.pop())
-    caches.clear()
+    left = weakref.ref(made.pop())
+    made.clear()
     gc.collect()
     assert left() is None

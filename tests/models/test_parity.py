@@ -86,7 +86,7 @@ def test_logits_of_our_own(name):
         assert (ours - theirs).abs().max() < BOUND
         assert ours.std() > 0.1  # a model that says nothing would agree too
     ids, valid = left_pad(rows, 0, torch.device("cpu"))
-    padded = model.forward(ids, positions(valid), attention_mask(valid, ids.shape[1]), None, 1)
+    padded = model.forward(ids, positions(valid, ids.shape[1]), attention_mask(valid, ids.shape[1]), None, 1)
     for row, own in zip(rows, padded, strict=True):
         assert (own[-1] - reference(torch.tensor([row])).logits[0, -1]).abs().max() < BOUND
 
