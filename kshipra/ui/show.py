@@ -38,6 +38,18 @@ def size(value: int | None) -> str:
     return f"{digits(amount)} {unit}" if value else "0"
 
 
+def work(value: float | None) -> str:
+    """Floating-point operations, in thousands of thousands: 247 MFLOP."""
+    if value is None:
+        return DASH
+    amount, unit = value, "FLOP"
+    for larger in ("kFLOP", "MFLOP", "GFLOP", "TFLOP"):
+        if amount < 1000:
+            break
+        amount, unit = amount / 1000, larger
+    return f"{digits(amount)} {unit}"
+
+
 def count(value: int | None) -> str:
     """A number that was counted, not measured: every digit."""
     return DASH if value is None else f"{value:,}"
