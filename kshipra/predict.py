@@ -14,24 +14,12 @@ from statistics import median
 from typing import Literal
 
 from kshipra.costs import kv_bytes_per_token, pass_bytes
-from kshipra.types import ModelSpec, Request, RunResult
+from kshipra.types import ModelSpec, Request, Roofline, RunResult
 
 Bound = Literal["weights", "arithmetic", "overhead"]
 
 # Above twice the predicted time, most of a step went to something that the shape does not ask for.
 OVERHEAD_TIMES = 2.0
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """What a machine was seen to do at best: memory read and floating-point operations a second."""
-
-    device: str  # "cpu", "cuda", "mps"
-    dtype: str  # of the arithmetic
-    threads: int
-    bytes_per_s: float
-    flops_per_s: float
-    taken_at: str  # ISO 8601, UTC
 
 
 @dataclass(frozen=True)

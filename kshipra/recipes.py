@@ -3,7 +3,10 @@ everywhere."""
 
 from __future__ import annotations
 
-from kshipra.modes import MODES
+from dataclasses import dataclass
+
+from kshipra.modes import MODES, kv_cache, static_batch, two_at_a_time
+from kshipra.modes.base import Mode
 from kshipra.types import Recipe
 
 RECIPES: tuple[Recipe, ...] = tuple(
@@ -14,6 +17,77 @@ RECIPES: tuple[Recipe, ...] = tuple(
 RECIPE_KEYS: tuple[str, ...] = tuple(recipe.key for recipe in RECIPES)
 
 
+@dataclass(frozen=True)
+class Bug:
+    """A classic fault of the bug lab, run beside the healthy recipe that it spoils."""
+
+    key: str
+    label: str
+    sentence: str  # what is done wrong
+    why: str  # what gives it away, and who forgives it
+    mode: Mode
+    fault: str
+
+    @property
+    def healthy(self) -> Recipe:
+        return Recipe(f"{self.key}-healthy", "H", "Healthy", self.mode.sentence, self.mode.name)
+
+    @property
+    def broken(self) -> Recipe:
+        return Recipe(f"{self.key}-broken", "X", self.label, self.sentence, self.mode.name, fault=self.fault)
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug(
+        "pads-counted",
+        "Positions count pads",
+        "A left-padded prompt starts at the number of its pads instead of at 0.",
+        "Learned positions are wrong for the whole text of every padded row. Rotary positions only measure "
+        "the distance between two tokens, which a shift of the whole row leaves as it was: such a model "
+        "forgives.",
+        static_batch.MODE,
+        "pads_counted",
+    ),
+    Bug(
+        "positions-restart",
+        "Positions restart at 0",
+        "After the prompt every new token is placed at 0, as if nothing were in the cache.",
+        "The first token is still right, because the prompt was read in one pass. No model forgives this "
+        "one: distances are wrong as well.",
+        kv_cache.MODE,
+        "restarted",
+    ),
+    Bug(
+        "order-one",
+        "Cache order, one token",
+        "New keys and values are stored before the old ones; each step adds one token.",
+        "Nothing shows: one new token may look at everything, and attention does not care about order. A "
+        "test with one-token steps passes.",
+        kv_cache.MODE,
+        "new_before_old",
+    ),
+    Bug(
+        "order-two",
+        "Cache order, two tokens",
+        "New keys and values are stored before the old ones; the prompt is read two tokens at a time.",
+        "With two new tokens the mask hides the last column from the first of them: now that is an old "
+        "token, and the one it must not see is visible. Only a test with longer steps notices.",
+        two_at_a_time.MODE,
+        "new_before_old",
+    ),
+    Bug(
+        "pads-visible",
+        "Pads left in the mask",
+        "The mask keeps the causal order but forgets which columns are padding.",
+        "Every padded row reads its pads as if they were text, whatever kind of positions the model has.",
+        static_batch.MODE,
+        "pads_visible",
+    ),
+)
+LAB_KEYS: tuple[str, ...] = tuple(recipe.key for bug in BUGS for recipe in (bug.healthy, bug.broken))
+_ALL = {recipe.key: recipe for recipe in (*RECIPES, *(r for bug in BUGS for r in (bug.healthy, bug.broken)))}
+
+
 def recipe_named(key: str) -> Recipe:
     """The recipe of that key, which `limits.check_plan` has let through."""
-    return next(recipe for recipe in RECIPES if recipe.key == key)
+    return _ALL[key]

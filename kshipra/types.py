@@ -221,6 +221,7 @@ class Recipe:
     mode: str
     weights: str = "native"
     execution: str = "eager"
+    fault: str | None = None  # what the bug lab plants
 
 
 @dataclass(frozen=True)
@@ -306,9 +307,67 @@ class Failed:
     result: RunResult | None = None  # what there was before the failure
 
 
+Verdict = Literal["identical", "near-tie", "fault", "ended"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two recipes' new tokens, one by one: `identical`, or where they first part.
+
+    `first_id` and `second_id` are the candidates there (None: that recipe's row had ended, verdict "ended").
+    `margin` lies between the two best logits of the first recipe, `largest_difference` is that of any logit
+    between the two recipes, both there. "near-tie": the difference is that of rounding and at least half the
+    margin, so either token is a right one. "fault": anything else.
+    """
+
+    first: str
+    second: str
+    verdict: Verdict
+    row: int | None = None
+    position: int | None = None  # among the row's new tokens, from 0
+    first_id: int | None = None
+    second_id: int | None = None
+    margin: float | None = None
+    largest_difference: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One of the engine's checks on one layout: the largest logit difference to one plain pass."""
+
+    name: str
+    label: str
+    passed: bool
+    largest_difference: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What a machine was seen to do at best: memory read and floating-point operations a second."""
+
+    device: str  # "cpu", "cuda", "mps"
+    dtype: str  # of the arithmetic
+    threads: int
+    bytes_per_s: float
+    flops_per_s: float
+    taken_at: str  # ISO 8601, UTC
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """What was found out after the recipes had run: every pair compared, the checks of recipes with a planted
+    fault, the machine's roofline, and the text of each id that the results name."""
+
+    comparisons: tuple[Comparison, ...]
+    checks: dict[str, tuple[Check, ...]]
+    roofline: Roofline | None
+    texts: dict[int, str]
+
+
 @dataclass(frozen=True)
 class Ended:
     stopped: bool = False
 
 
-Message = Queued | Loading | Ready | Started | Stepped | Finished | Failed | Ended
+Message = Queued | Loading | Ready | Started | Stepped | Finished | Failed | Reviewed | Ended

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kshipra import limits, metrics
 from kshipra.errors import KshipraError
-from kshipra.recipes import RECIPE_KEYS, recipe_named
+from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, recipe_named
 from kshipra.types import (
     DeviceChoice,
     Ended,
@@ -26,6 +26,8 @@ from kshipra.types import (
     Queued,
     Ready,
     Request,
+    Reviewed,
+    RunResult,
     Started,
     StepEvent,
     Stepped,
@@ -83,7 +85,7 @@ class LocalBackend:
         self._thread.start()
 
     def submit(self, plan: Plan) -> LocalRun:
-        limits.check_plan(plan, RECIPE_KEYS)
+        limits.check_plan(plan, (*RECIPE_KEYS, *LAB_KEYS))
         return self._enqueue(LocalRun(self, plan.choice, plan))
 
     def preload(self, choice: ModelChoice) -> LocalRun:
@@ -159,13 +161,44 @@ class LocalBackend:
     def _serve(self, run: LocalRun, plan: Plan, engine: Engine) -> None:
         """Every recipe on the same requests, so with the same seeds, one after another."""
         requests = engine.requests(plan.prompts, plan.params, chat=plan.chat)
+        results: dict[str, RunResult] = {}
         for key in plan.recipes:
-            if run.stopped() or not self._recipe(run, key, requests, engine):
+            result = None if run.stopped() else self._recipe(run, key, requests, engine)
+            if result is None:
                 return
+            results[key] = result
+        if not run.stopped():
+            self._review(run, requests, results, engine)
 
-    def _recipe(self, run: LocalRun, key: str, requests: tuple[Request, ...], engine: Engine) -> bool:
-        """Run one recipe and tell of every step; False if it failed, with what there was until then."""
-        mode = recipe_named(key).mode
+    def _review(
+        self, run: LocalRun, requests: tuple[Request, ...], results: dict[str, RunResult], engine: Engine
+    ) -> None:
+        from kshipra.engine.check import run_checks
+        from kshipra.engine.layout import layout_named
+        from kshipra.engine.review import compare, texts_of
+        from kshipra.engine.roofline import cached_roofline
+
+        def progress(what: str, done: int | None, total: int | None) -> None:
+            run.tell(Loading(what, done, total))
+
+        recipes = {key: recipe_named(key) for key in results}
+        checks = {
+            key: run_checks(engine.model, layout_named(recipe.fault), engine.device)
+            for key, recipe in recipes.items()
+            if key in LAB_KEYS
+        }
+        comparisons = compare(engine, requests, {key: (recipes[key], results[key]) for key in results})
+        roofline = cached_roofline(engine.device, engine.dtype, progress=progress)
+        run.tell(Reviewed(comparisons, checks, roofline, texts_of(engine, results.values())))
+
+    def _recipe(
+        self, run: LocalRun, key: str, requests: tuple[Request, ...], engine: Engine
+    ) -> RunResult | None:
+        """Run one recipe and tell of every step; None if it failed, with what there was until then told."""
+        from kshipra.engine.layout import layout_named
+
+        recipe = recipe_named(key)
+        mode, engine = recipe.mode, engine.planted(layout_named(recipe.fault))
         events: list[StepEvent] = []
         run.tell(Started(key, requests))
         try:
@@ -174,10 +207,10 @@ class LocalBackend:
                 run.tell(Stepped(key, event))
         except Exception as error:
             run.tell(Failed(sentence_for(error), key, metrics.fold(mode, requests, events)))
-            return False
+            return None
         result = metrics.fold(mode, requests, events)
         run.tell(Finished(key, result, any(row.finish_reason == "cancelled" for row in result.rows)))
-        return True
+        return result
 
     def _engine(self, run: LocalRun) -> Engine:
         """The engine of the run's choice. The one before stays until the new one is there, then goes."""

@@ -1,15 +1,46 @@
-"""Proof, before an adapted model is used, that it follows our mask, positions and cache."""
+"""Proof that a model under a layout follows mask, positions and cache: one row goes in padded or in pieces,
+and its last logits are held against one plain pass.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from kshipra.engine.cache import KVCache
-from kshipra.engine.geometry import attention_mask, positions
+from kshipra.engine.layout import HONEST, Layout
 from kshipra.errors import ModelError
+from kshipra.models.base import CausalLM
 from kshipra.models.hf import TransformersModel
+from kshipra.types import Check
 
-PADS, TOKENS, CUT = 3, 8, 6  # a padded row of eleven columns, whose first six go in before the rest
+TOKENS = 8
+# name, label, pads in front, where the pieces end before the last
+CHECKS: tuple[tuple[str, str, int, tuple[int, ...]], ...] = (
+    ("padding", "A left-padded row gives the logits of the row alone.", 3, ()),
+    ("one-token", "Tokens fed to the cache one by one give the logits of one pass.", 0, (5, 6, 7)),
+    ("two-token", "Tokens fed to the cache two by two give the logits of one pass.", 0, (4, 6)),
+)
+ADAPTER = (3, (6,))  # pads, and a cut behind them
+
+
+def tolerance(logits: torch.Tensor) -> float:
+    """What rounding may change in `logits`: a hundred-thousandth of their scale in fp64
+    (rotations are taken in fp32), a thousandth in fp32, a twentieth in 16 bits."""
+    share = {torch.float64: 1e-5, torch.float32: 1e-3}.get(logits.dtype, 0.05)
+    return share * max(1.0, logits.abs().max().item())
+
+
+@torch.inference_mode()
+def run_checks(model: CausalLM, layout: Layout, device: torch.device) -> tuple[Check, ...]:
+    """Every check of CHECKS under `layout`, against one honest pass."""
+    alone = _last_logits(model, HONEST, 0, (), device)
+    results = []
+    for name, label, pads, cuts in CHECKS:
+        difference = (_last_logits(model, layout, pads, cuts, device) - alone).abs().max().item()
+        allowed = tolerance(alone)
+        results.append(Check(name, label, difference <= allowed, difference, allowed))
+    return tuple(results)
 
 
 @torch.inference_mode()
@@ -20,7 +51,8 @@ def check_adapter(model: TransformersModel) -> None:
     the bound, which leaves room for 16-bit rounding.
     """
     try:
-        plain, padded = _both_ways(model)
+        plain = model.plain_logits(_ids(model, 0, model.device))[0, -1].float()
+        padded = _last_logits(model, HONEST, *ADAPTER, model.device).float()
     except Exception as error:  # a model of somebody else may fail in any way
         raise _refusal(model) from error
     worst = (padded - plain).abs().max().item()
@@ -28,20 +60,28 @@ def check_adapter(model: TransformersModel) -> None:
         raise _refusal(model)
 
 
-def _both_ways(model: TransformersModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """2 x (1, V): the last logits of one row, by transformers alone and padded and cut through our cache."""
-    ids = (torch.arange(TOKENS, device=model.device)[None] * 7 + 3) % model.spec.vocabulary  # (1, T)
-    plain = model.plain_logits(ids)[:, -1].float()
-    padded = torch.cat((ids.new_zeros(1, PADS), ids), dim=1)  # (1, S)
-    valid = torch.arange(PADS + TOKENS, device=model.device)[None] >= PADS
-    cache = KVCache()
-    for end in (CUT, PADS + TOKENS):
-        start = cache.columns
-        where = positions(valid[:, :end], end - start)
-        mask = attention_mask(valid[:, :end], end - start)
-        logits = model.forward(padded[:, start:end], where, mask, cache, 1)
-        cache.advance(end - start)
-    return plain, logits[:, -1].float()
+def _ids(model: CausalLM, pads: int, device: torch.device) -> torch.Tensor:
+    ids = (torch.arange(TOKENS, device=device)[None] * 7 + 3) % model.spec.vocabulary  # (1, T)
+    return torch.cat((ids.new_zeros(1, pads), ids), dim=1)  # (1, S)
+
+
+def _last_logits(
+    model: CausalLM, layout: Layout, pads: int, cuts: Sequence[int], device: torch.device
+) -> torch.Tensor:
+    """(V): the row behind `pads`, through one cache in pieces that end at `cuts`, pads not counted, and at
+    its end; without cuts in one pass and without a cache."""
+    ids = _ids(model, pads, device)
+    valid = torch.arange(pads + TOKENS, device=device)[None] >= pads
+    cache = layout.cache() if cuts else None
+    start = 0
+    for end in (*(pads + cut for cut in cuts), pads + TOKENS):
+        where = layout.positions(valid[:, :end], end - start)
+        mask = layout.attention_mask(valid[:, :end], end - start)
+        logits = model.forward(ids[:, start:end], where, mask, cache, 1)
+        if cache is not None:
+            cache.advance(end - start)
+        start = end
+    return logits[0, -1]
 
 
 def _refusal(model: TransformersModel) -> ModelError:

@@ -55,11 +55,13 @@ class Engine:
         if isinstance(self.model, TransformersModel):
             check_adapter(self.model)
         self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
+        self.dtype: torch.dtype = getattr(torch, self.model.spec.dtype)
         self.layout = HONEST
         self._warm = False
 
     def planted(self, layout: Layout) -> Engine:
         """The same model under another layout: for the bug lab, and for tests that must see a fault."""
+        self._warm_up()  # once for the model, not once a copy
         other = copy.copy(self)
         other.layout = layout
         return other

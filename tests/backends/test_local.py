@@ -12,10 +12,12 @@ import pytest
 from conftest import Letters
 from fakes import FakeModel
 from kshipra.backends.local import MAX_WAITING, LocalBackend, LocalRun
-from kshipra.engine import runner
+from kshipra.engine import roofline, runner
 from kshipra.engine.runner import Engine
 from kshipra.errors import KshipraError, ModelError
+from kshipra.recipes import BUGS
 from kshipra.types import (
+    Comparison,
     Ended,
     Failed,
     Finished,
@@ -25,12 +27,15 @@ from kshipra.types import (
     Plan,
     Queued,
     Ready,
+    Reviewed,
+    Roofline,
     SamplingParams,
     Started,
     Stepped,
 )
 
 CHOICE = ModelChoice("fake")
+ROOFLINE = Roofline("cpu", "float32", 2, 1e10, 1e11, "2026-01-01T00:00:00+00:00")
 
 
 def plan(prompt: str = "ab", *, recipes=("kv_cache",), new_tokens: int = 5, model: str = "fake") -> Plan:
@@ -65,6 +70,7 @@ def serve(monkeypatch) -> Iterator[Callable[..., LocalBackend]]:
             return Engine(model, Letters())
 
         monkeypatch.setattr(runner, "load", load)
+        monkeypatch.setattr(roofline, "cached_roofline", lambda *_, **__: ROOFLINE)
         made.append(LocalBackend())
         return made[-1]
 
@@ -85,11 +91,33 @@ def test_a_plan_from_start_to_end(serve):
     messages = collect(backend.submit(plan(recipes=("no_cache", "kv_cache"))))
     kinds = [type(message).__name__ for message in messages if not isinstance(message, Queued)]
     each = ["Started", *["Stepped"] * 5, "Finished"]
-    assert kinds == ["Loading", "Loading", "Ready", *each, *each, "Ended"]
+    assert kinds == ["Loading", "Loading", "Ready", *each, *each, "Reviewed", "Ended"]
     for finished in of_kind(Finished, messages):
         assert finished.result.rows[0].token_ids == (5, 6, 7, 5, 6)
         assert not finished.stopped
     assert isinstance(backend.model(), Ready)
+    (reviewed,) = of_kind(Reviewed, messages)
+    assert reviewed.comparisons == (Comparison("no_cache", "kv_cache", "identical"),)
+    assert reviewed.roofline == ROOFLINE
+    assert reviewed.checks == {}
+    assert {5, 6, 7} <= set(reviewed.texts)
+
+
+def test_a_bug_runs_beside_the_healthy_way_and_its_checks_are_told(serve):
+    (bug,) = (bug for bug in BUGS if bug.key == "positions-restart")
+    backend = serve(fake=FakeModel([5, 6, 7], prompt_tokens=2))
+    messages = collect(backend.submit(plan(recipes=(bug.healthy.key, bug.broken.key))))
+    healthy, broken = (finished.result.rows[0].token_ids for finished in of_kind(Finished, messages))
+    assert healthy == (5, 6, 7, 5, 6)
+    assert broken[0] == 5  # read with the prompt
+    assert broken[1:] != healthy[1:]  # the fake model says what its position tells it to
+    (reviewed,) = of_kind(Reviewed, messages)
+    (comparison,) = reviewed.comparisons
+    assert (comparison.verdict, comparison.row, comparison.position) == ("fault", 0, 1)
+    assert [check.passed for check in reviewed.checks[bug.healthy.key]] == [True, True, True]
+    assert not all(check.passed for check in reviewed.checks[bug.broken.key])
+    again = collect(backend.submit(plan()))  # nothing of the fault is left behind
+    assert of_kind(Finished, again)[0].result.rows[0].token_ids == (5, 6, 7, 5, 6)
 
 
 def test_all_recipes_share_one_seed(serve):

@@ -1,0 +1,87 @@
+"""After the recipes: every pair compared token by token, and where two part, both logits taken again there.
+
+Runs are deterministic, so a recipe that runs again with its seeds comes to the same place by the same
+arithmetic; nothing is kept for it while recipes are timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+
+import torch
+
+from kshipra.engine.check import tolerance
+from kshipra.engine.layout import layout_named
+from kshipra.engine.runner import Engine
+from kshipra.metrics import Difference, first_difference
+from kshipra.types import Comparison, Recipe, Request, RunResult, Verdict
+
+Place = tuple[int, int]  # row, position among its new tokens
+
+
+def compare(
+    engine: Engine, requests: Sequence[Request], results: Mapping[str, tuple[Recipe, RunResult]]
+) -> tuple[Comparison, ...]:
+    """Every pair of `results`, by recipe key, in their order."""
+    pairs = list(combinations(results, 2))
+    parting = {pair: first_difference(results[pair[0]][1], results[pair[1]][1]) for pair in pairs}
+    wanted: dict[str, set[Place]] = {key: set() for key in results}
+    for pair, difference in parting.items():
+        if difference is not None and None not in (difference.first_id, difference.second_id):
+            for key in pair:
+                wanted[key].add((difference.row, difference.position))
+    logits = {
+        key: logits_at(engine, requests, results[key][0], places) for key, places in wanted.items() if places
+    }
+    return tuple(_comparison(*pair, parting[pair], logits) for pair in pairs)
+
+
+def logits_at(
+    engine: Engine, requests: Sequence[Request], recipe: Recipe, places: set[Place]
+) -> dict[Place, torch.Tensor]:
+    """The logits (V) from which `recipe` took its token at each of `places`, by running it again so far."""
+    found: dict[Place, torch.Tensor] = {}
+
+    def observe(row: int, position: int, logits: torch.Tensor) -> None:
+        if (row, position) in places:
+            found[row, position] = logits.clone()
+
+    run = engine.planted(layout_named(recipe.fault)).run(
+        requests, mode=recipe.mode, stopped=lambda: len(found) == len(places), observe=observe
+    )
+    for _ in run:
+        pass
+    return found
+
+
+def _comparison(
+    first: str,
+    second: str,
+    difference: Difference | None,
+    logits: Mapping[str, Mapping[Place, torch.Tensor]],
+) -> Comparison:
+    if difference is None:
+        return Comparison(first, second, "identical")
+    where = (difference.row, difference.position, difference.first_id, difference.second_id)
+    if None in where:
+        return Comparison(first, second, "ended", *where)
+    place = (difference.row, difference.position)
+    one, other = logits[first][place], logits[second][place]
+    best, next_best = one.float().topk(2).values.tolist()
+    largest = (one.float() - other.float()).abs().max().item()
+    return Comparison(
+        first, second, _verdict(best - next_best, largest, one), *where, best - next_best, largest
+    )
+
+
+def _verdict(margin: float, largest: float, logits: torch.Tensor) -> Verdict:
+    """A difference beyond rounding is a fault, and so is one too small to have turned the choice."""
+    return "near-tie" if margin < 2 * largest <= 2 * tolerance(logits) else "fault"
+
+
+def texts_of(engine: Engine, results: Iterable[RunResult]) -> dict[int, str]:
+    """Each id that `results` name, chosen or a candidate, and its text alone."""
+    tokens = [token for result in results for step in result.steps for token in step.new_tokens]
+    ids = {token.id for token in tokens} | {id for token in tokens for id, _ in token.best}
+    return {id: engine.tokenizer.decode([id]) for id in sorted(ids)}
