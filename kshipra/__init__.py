@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kshipra.errors import InputError, KshipraError, ModelError
 from kshipra.types import RunResult, SamplingParams, StepEvent
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from kshipra.engine.runner import Engine, load
 

@@ -26,6 +26,7 @@ from kshipra.ui import words
 from kshipra.ui.fields import ASSETS, rail, script
 from kshipra.ui.form import Form, plan_of
 from kshipra.ui.lines import line
+from kshipra.ui.record import Recording, to_json
 from kshipra.ui.sessions import Sessions
 from kshipra.ui.theme import theme
 from kshipra.ui.view import RunView, model_text, refusal
@@ -46,16 +47,21 @@ _SHOW_RECIPES = (
 _log = logging.getLogger(__name__)
 
 
-def watch(run: Run, view: RunView) -> Iterator[str]:
-    """The stage's whole text, each time it has grown: at most once every WAKE_EVERY_S."""
+def watch(run: Run, view: RunView, recording: Recording) -> Iterator[tuple[str, str]]:
+    """The stage's whole text, each time it has grown, at most once every WAKE_EVERY_S; and, once the run has
+    ended, its record."""
     text = view.lines(time.monotonic())
-    yield text
+    yield text, ""
     while not view.ended:
         woken_at = time.monotonic()
-        view.add(run.messages(0.5))
+        messages = run.messages(0.5)
+        view.add(messages)
+        for message in messages:
+            recording.add(message)
         if new := view.lines(time.monotonic()):
             text += new
-            yield text
+            document = recording.document() if view.ended else None
+            yield text, to_json(document) if document else ""
         time.sleep(max(0.0, woken_at + WAKE_EVERY_S - time.monotonic()))
 
 
@@ -65,29 +71,32 @@ def _in_order(plan: Plan) -> Plan:
     return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in RECIPE_KEYS)))
 
 
-def run_handler(backend: Backend, choice: ModelChoice, sessions: Sessions) -> Callable[..., Iterator[str]]:
+def run_handler(
+    backend: Backend, choice: ModelChoice, sessions: Sessions
+) -> Callable[..., Iterator[tuple[str, str]]]:
     """What Run does. However it ends (stopped, tab closed, error), its run is stopped and forgotten."""
 
-    def start(request: gr.Request, *fields: Any) -> Iterator[str]:
+    def start(request: gr.Request, *fields: Any) -> Iterator[tuple[str, str]]:
         run_id, session = uuid.uuid4().hex, str(request.session_hash)
         try:
             plan = _in_order(plan_of(Form(*fields), choice))
             run = backend.submit(plan)
         except KshipraError as error:
-            yield refusal(run_id, str(error))
+            yield refusal(run_id, str(error)), ""
             return
         except Exception:
             _log.exception("a plan was not taken")
-            yield refusal(run_id, words.BUG)
+            yield refusal(run_id, words.BUG), ""
             return
         sessions.begin(session, run)
         text = ""
         try:
-            for text in watch(run, RunView(run_id, tuple(map(recipe_named, plan.recipes)), plan.prompts)):
-                yield text
+            view = RunView(run_id, tuple(map(recipe_named, plan.recipes)), plan.prompts)
+            for text, record in watch(run, view, Recording(plan)):
+                yield text, record
         except Exception:
             _log.exception("a run could not be shown")
-            yield text + line("status", "failed", words.BUG) + line("over")
+            yield text + line("status", "failed", words.BUG) + line("over"), ""
         finally:
             sessions.end(session, run)
 
@@ -146,6 +155,27 @@ def _stage() -> gr.HTML:
     )
 
 
+def _study() -> gr.HTML:
+    return gr.HTML(
+        "",
+        elem_id="study",
+        html_template="<div class='k-study'></div>",
+        js_on_load=script(
+            "dom.js",
+            "record.js",
+            "race.js",
+            "timeline.js",
+            "proof.js",
+            "prediction.js",
+            "export.js",
+            "history.js",
+            "study.js",
+        ),
+        apply_default_css=False,
+        page={"words": words.STUDY},
+    )
+
+
 def _status() -> None:
     gr.HTML(
         "",
@@ -181,6 +211,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
                     stop = gr.Button("Stop", elem_id="stop", scale=0, min_width=90)
                     _status()
                 stage = _stage()
+                study = _study()
 
         def stop_run(request: gr.Request) -> None:
             sessions.stop(str(request.session_hash))
@@ -188,7 +219,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         running = run.click(
             run_handler(backend, choice, sessions),
             inputs=fields,
-            outputs=stage,
+            outputs=[stage, study],
             show_progress="hidden",
             api_visibility="private",
             concurrency_limit=WATCHERS,
@@ -215,7 +246,7 @@ def launch_options() -> dict[str, Any]:
     """What Gradio 6 takes at `launch`, not at `Blocks`."""
     return {
         "theme": theme(),
-        "css_paths": [ASSETS / "page.css"],
+        "css_paths": [ASSETS / "page.css", ASSETS / "study.css"],
         "head": '<meta name="viewport" content="width=device-width, initial-scale=1">',
         "favicon_path": ASSETS / "logo.svg",
         "ssr_mode": False,

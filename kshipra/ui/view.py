@@ -19,6 +19,7 @@ from kshipra.types import (
     Queued,
     Ready,
     Recipe,
+    Reviewed,
     Started,
     StepEvent,
     Stepped,
@@ -182,6 +183,9 @@ class RunView:
         self._close(message.recipe, "stopped" if message.stopped else None)
         recipe = self._columns[self._places[message.recipe]].recipe
         self._outcomes.append(Outcome(recipe, message.result, "stopped" if message.stopped else None))
+
+    def _on_reviewed(self, message: Reviewed) -> None:
+        """Told by the run's record, not line by line."""
 
     def _on_failed(self, message: Failed) -> None:
         self._failure = message.sentence

@@ -123,3 +123,37 @@ HEADER = {
 }
 
 RAIL = {"toggle": "Prompts and settings"}
+
+# The study: what can be looked at once a run is over
+
+RACE: dict[str, str] = {}
+
+TIMELINE: dict[str, str] = {}
+
+PROOF: dict[str, str] = {}
+
+PREDICTION: dict[str, str] = {}
+
+EXPORT: dict[str, str] = {}
+
+HISTORY: dict[str, str] = {}
+
+STUDY = {
+    "label": "Study of the run",
+    "idle": "After a run: replay it as a race, see where its time went, prove its tokens, take it with you.",
+    "tabs": {
+        "race": "Race",
+        "timeline": "Timeline",
+        "proof": "Proof",
+        "prediction": "Prediction",
+        "export": "Export and open",
+        "history": "Earlier runs",
+    },
+    "shown": "{model} on {machine}, {when}",
+    "race": RACE,
+    "timeline": TIMELINE,
+    "proof": PROOF,
+    "prediction": PREDICTION,
+    "export": EXPORT,
+    "history": HISTORY,
+}

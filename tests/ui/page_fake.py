@@ -6,13 +6,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from queue import Empty, SimpleQueue
 
 from kshipra.errors import KshipraError
 from kshipra.limits import check_plan
-from kshipra.metrics import fold
-from kshipra.recipes import RECIPE_KEYS
+from kshipra.metrics import first_difference, fold
+from kshipra.recipes import BUGS, LAB_KEYS, RECIPE_KEYS, recipe_named
 from kshipra.types import (
+    Check,
+    Comparison,
     DeviceChoice,
     Ended,
     Failed,
@@ -26,6 +29,9 @@ from kshipra.types import (
     Queued,
     Ready,
     Request,
+    Reviewed,
+    Roofline,
+    RunResult,
     SamplingParams,
     Started,
     StepEvent,
@@ -39,7 +45,8 @@ WORDS = (
 )  # fmt: skip
 SPEC = ModelSpec("SmolLM2-135M-Instruct", "llama", 30, 9, 3, 64, 576, 49152, 8192, 134_515_008, 106_000_000)
 READY = Ready(spec=SPEC, device="cpu", threads=2, weight_bytes=513 * MIB, kv_bytes_per_token=46_080)
-PREFILL_S = {"no_cache": 0.06, "kv_cache": 0.06, "static_batch": 0.15}
+ROOFLINE = Roofline("cpu", "float32", 2, 20e9, 200e9, "2026-01-01T00:00:00+00:00")
+PREFILL_S = {"no_cache": 0.06, "kv_cache": 0.06, "static_batch": 0.15, "two_at_a_time": 0.06}
 
 CHOICE = ModelChoice("smollm2-135m-instruct")
 
@@ -89,13 +96,37 @@ def events(
             params = requests[row].params
             last = step + 1 == params.max_new_tokens
             id_ = (row * 31 + step * 7) % len(WORDS) + (1 if odd and (row, step) == (1, 4) else 0)
-            tokens.append(NewToken(row, id_, WORDS[id_ % len(WORDS)], "length" if last else None))
+            best = tuple(((id_ + n) % len(WORDS), round(-0.4 - 0.7 * n, 3)) for n in range(5))
+            text, reason = WORDS[id_ % len(WORDS)], "length" if last else None
+            tokens.append(NewToken(row, id_, text, reason, -0.4, best))
         processed = len(rows) if phase == "decode" and mode != "no_cache" else length * len(rows)
         resident = 1012 * MIB + int(index % 5 * 0.3 * MIB) + (2 * kv if kv else length * 90_000)
         yield StepEvent(
             index, phase, rows, tuple(tokens), processed, 0, elapsed_s, at_s, kv, kv * 2, resident,
             resident - 1010 * MIB, "VmHWM", 10**9,
         )  # fmt: skip
+
+
+def review_of(results: dict[str, RunResult]) -> Reviewed:
+    """Pairs compared as the engine does; where two part, figures of a real fault."""
+    found = []
+    for first, second in combinations(results, 2):
+        parting = first_difference(results[first], results[second])
+        if parting is None:
+            found.append(Comparison(first, second, "identical"))
+        else:
+            where = (parting.row, parting.position, parting.first_id, parting.second_id)
+            found.append(Comparison(first, second, "fault", *where, 1.25, 3.5))
+    checks = {
+        recipe.key: (
+            Check("padding", "A left-padded row gives the logits of the row alone.", bad == 0, bad, 0.02),
+            Check("one-token", "Tokens fed one by one give the logits of one pass.", True, 1e-6, 0.02),
+        )
+        for bug in BUGS
+        for recipe, bad in ((bug.healthy, 0.0), (bug.broken, 4.2))
+        if recipe.key in results
+    }
+    return Reviewed(tuple(found), checks, ROOFLINE, dict(enumerate((*WORDS, " odd"))))
 
 
 @dataclass
@@ -137,13 +168,14 @@ class FakeRun:
         put(Loading(f"Loading {self.plan.choice.model}", 12 * MIB, 98 * MIB))
         time.sleep(0.05)
         put(replace(READY, spec=spec))
+        results: dict[str, RunResult] = {}
         for key in self.plan.recipes:
             if self.stopping.is_set():
                 break
             requests, done = requests_of(self.plan), []
             put(Started(key, requests))
-            odd = key == backend.odd
-            for event in events(key, requests, pace=backend.pace, odd=odd):
+            odd = key == backend.odd or recipe_named(key).fault is not None
+            for event in events(recipe_named(key).mode, requests, pace=backend.pace, odd=odd):
                 time.sleep(event.elapsed_s)
                 self.steps += 1
                 done.append(event)
@@ -154,7 +186,10 @@ class FakeRun:
                     return
                 if self.stopping.is_set():
                     break
-            put(Finished(key, fold(key, requests, done), self.stopping.is_set()))
+            results[key] = fold(key, requests, done)
+            put(Finished(key, results[key], self.stopping.is_set()))
+        if not self.stopping.is_set():
+            put(review_of(results))
         put(Ended(self.stopping.is_set()))
 
 
@@ -172,7 +207,7 @@ class FakeBackend:
     runs: list[FakeRun] = field(default_factory=list)
 
     def submit(self, plan: Plan) -> FakeRun:
-        check_plan(plan, RECIPE_KEYS)
+        check_plan(plan, (*RECIPE_KEYS, *LAB_KEYS))
         if self.refuse:
             raise KshipraError(self.refuse)
         run = FakeRun(plan, self)

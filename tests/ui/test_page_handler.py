@@ -43,11 +43,17 @@ class Bench:
 
     backend: FakeBackend
     sessions: Sessions
+    record: str = ""  # the last that a run gave
 
     def run(self, session: str = "tab", **changes: Any) -> Iterator[str]:
         fields = [changes.get(name, value) for name, value in vars(FIELDS).items()]
         request = SimpleNamespace(session_hash=session)
-        return run_handler(self.backend, CHOICE, self.sessions)(request, *fields)
+        answers = run_handler(self.backend, CHOICE, self.sessions)(request, *fields)
+        try:
+            for text, self.record in answers:
+                yield text
+        finally:
+            answers.close()
 
 
 @pytest.fixture
@@ -226,3 +232,54 @@ def test_the_page_needs_no_torch():
         "launch_options(); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_finished_run_gives_its_whole_record_as_strict_json(bench):
+    (*_,) = bench.run(recipes=["no_cache", "kv_cache"], max_new_tokens=4)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    record = json.loads(bench.record, parse_constant=refuse)
+    assert (record["format"], record["version"]) == ("kshipra-run", 1)
+    assert [way["key"] for way in record["ways"]] == ["no_cache", "kv_cache"]
+    assert [way["ended"] for way in record["ways"]] == ["done", "done"]
+    for way in record["ways"]:
+        assert len(way["result"]["steps"]) == 8
+        assert len(way["prompt_ids"]) == 2
+        assert way["prediction"]["sentence"]
+        named = {id for s in way["result"]["steps"] for t in s["new_tokens"] for id, _ in t["best"]}
+        assert {str(id) for id in named} <= set(record["texts"])
+    assert record["settings"]["prompts"] == ["One", "Two"]
+    assert record["settings"]["params"]["max_new_tokens"] == 4
+    (comparison,) = record["comparisons"]
+    assert comparison["sentence"] == "A and B: every token is identical."
+    assert record["bug"] is None
+    assert record["model"]["spec"]["dtype"] == "float32"
+    assert record["summary"]["rows"]
+
+
+def test_a_stopped_run_has_a_record_of_what_there_is(bench):
+    run = bench.run(max_new_tokens=200)
+    until(run, '["t",')
+    bench.sessions.stop("tab")
+    list(run)
+    record = json.loads(bench.record)
+    assert [way["ended"] for way in record["ways"]] == ["stopped"]
+    assert record["comparisons"] == []
+
+
+def test_a_difference_is_a_sentence_with_both_candidates(bench):
+    bench.backend.odd = "kv_cache"
+    list(bench.run(max_new_tokens=6))
+    (comparison,) = json.loads(bench.record)["comparisons"]
+    assert comparison["verdict"] == "fault"
+    assert comparison["sentence"] == (
+        'A and B part in prompt 2 at new token 5: "." against " odd"; the two best logits of A lie 1.25 '
+        "apart, and the ways' logits differ by up to 3.5. That is more than rounding explains: a real fault."
+    )
+
+
+def test_what_was_refused_has_no_record(bench):
+    list(bench.run(prompts=[]))
+    assert bench.record == ""

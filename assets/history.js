@@ -1,0 +1,4 @@
+const makeHistory = ({ words, open }) => {
+  const node = make("div", { class: "k-view k-history" });
+  return { node, show(record) {} };
+};

@@ -1,0 +1,173 @@
+"""A whole run as one JSON document: what is exported, opened again, replayed, and returned by the endpoint
+`compare`. Knows nothing of gradio or torch.
+
+    format, version, kshipra, taken_at, machine, versions
+    model        the Ready of the run: spec, device, threads, weight_bytes, kv_bytes_per_token
+    settings     the Plan: choice, prompts, recipes, params, chat
+    ways         a list: key, letter, label, sentence, ended ("done", "stopped", "failed"), result (RunResult
+                 with every StepEvent), prompt_ids (a list a row), prediction (or null) with its sentence
+    comparisons  of every pair of ways that ended, each with its sentence
+    checks       of each way of the bug lab: what the engine's own checks make of it
+    bug          the planted fault's words, or null
+    texts        the text of every id that a step names
+    summary      headline, verdict and table of the page, as text
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from kshipra import __version__, machine
+from kshipra.limits import clean_text
+from kshipra.predict import predict
+from kshipra.recipes import BUGS, recipe_named
+from kshipra.types import (
+    Comparison,
+    Failed,
+    Finished,
+    Message,
+    Plan,
+    Ready,
+    Request,
+    Reviewed,
+    RunResult,
+    Started,
+    plain,
+)
+from kshipra.ui import predicted, show
+from kshipra.ui.summary import Outcome, summarize
+
+FORMAT, VERSION = "kshipra-run", 1
+PACKAGES = ("torch", "transformers", "gradio")
+
+
+def _versions() -> dict[str, str | None]:
+    def of(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
+    return {"python": platform.python_version(), **{name: of(name) for name in PACKAGES}}
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "processor": machine.processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "memory_bytes": machine.memory_bytes(),
+    }
+
+
+class Recording:
+    """The fold of one run's messages into its document."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._ready: Ready | None = None
+        self._requests: dict[str, tuple[Request, ...]] = {}
+        self._results: dict[str, tuple[RunResult, str]] = {}
+        self._review = Reviewed((), {}, None, {})
+
+    def add(self, message: Message) -> None:
+        match message:
+            case Ready():
+                self._ready = message
+            case Started():
+                self._requests[message.recipe] = message.requests
+            case Finished():
+                self._results[message.recipe] = (message.result, "stopped" if message.stopped else "done")
+            case Failed(recipe=str(key), result=RunResult() as result):
+                self._results[key] = (result, "failed")
+            case Reviewed():
+                self._review = message
+            case _:
+                pass
+
+    def document(self) -> dict[str, Any] | None:
+        """The run so far; None while no way has ended."""
+        if self._ready is None or not self._results:
+            return None
+        outcomes = [
+            Outcome(recipe_named(key), result, None if ended == "done" else ended)
+            for key, (result, ended) in self._results.items()
+        ]
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "kshipra": __version__,
+            "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": _machine(),
+            "versions": _versions(),
+            "model": plain(self._ready),
+            "settings": plain(self.plan),
+            "ways": [self._way(key) for key in self._results],
+            "comparisons": [
+                {**plain(found), "sentence": self._sentence(found)} for found in self._review.comparisons
+            ],
+            "checks": plain(self._review.checks),
+            "bug": self._bug(),
+            "texts": plain(self._review.texts),
+            "summary": summarize(outcomes, self._ready.spec.dtype),
+        }
+
+    def _way(self, key: str) -> dict[str, Any]:
+        recipe, (result, ended) = recipe_named(key), self._results[key]
+        return {
+            "key": key,
+            "letter": recipe.letter,
+            "label": recipe.label,
+            "sentence": recipe.sentence,
+            "ended": ended,
+            "prompt_ids": [list(request.prompt_ids) for request in self._requests[key]],
+            "result": result.to_dict(),
+            "prediction": self._prediction(key, result),
+        }
+
+    def _prediction(self, key: str, result: RunResult) -> dict[str, Any] | None:
+        if self._review.roofline is None or self._ready is None:
+            return None
+        found = predict(self._ready.spec, self._requests[key], result, self._review.roofline)
+        return {**plain(found), "sentence": predicted.sentence(found)}
+
+    def _bug(self) -> dict[str, str] | None:
+        for bug in BUGS:
+            if bug.broken.key in self._results:
+                return {"key": bug.key, "label": bug.label, "sentence": bug.sentence, "why": bug.why}
+        return None
+
+    def _sentence(self, found: Comparison) -> str:
+        """A comparison for a person: what is equal, or where two ways part and what that means."""
+        one, two = recipe_named(found.first), recipe_named(found.second)
+        names = f"{one.letter} and {two.letter}"
+        if found.verdict == "identical":
+            return f"{names}: every token is identical."
+        assert found.row is not None
+        assert found.position is not None
+        where = f"{names} part in prompt {found.row + 1} at new token {found.position + 1}"
+        if found.verdict == "ended":
+            ended = one.letter if found.first_id is None else two.letter
+            return f"{where}: {ended} had ended there."
+        texts = self._review.texts
+        ours, theirs = (
+            json.dumps(texts.get(id, ""), ensure_ascii=False) for id in (found.first_id, found.second_id)
+        )
+        figures = (
+            f"{ours} against {theirs}; the two best logits of {one.letter} lie {show.digits(found.margin)} "
+            f"apart, and the ways' logits differ by up to {show.digits(found.largest_difference)}"
+        )
+        meaning = (
+            "a near-tie that rounding decides, so both are right"
+            if found.verdict == "near-tie"
+            else "more than rounding explains: a real fault"
+        )
+        return f"{where}: {figures}. That is {meaning}."
+
+
+def to_json(document: dict[str, Any]) -> str:
+    """Strict JSON on one line, whole characters only."""
+    return clean_text(json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":")))
