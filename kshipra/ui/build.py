@@ -22,7 +22,7 @@ from kshipra.backends.base import Backend, Run
 from kshipra.errors import KshipraError
 from kshipra.recipes import RECIPE_KEYS, RECIPES, recipe_named
 from kshipra.types import Loading, ModelChoice, Plan
-from kshipra.ui import words
+from kshipra.ui import recorded, words
 from kshipra.ui.fields import ASSETS, rail, script
 from kshipra.ui.form import Form, plan_of
 from kshipra.ui.lines import line
@@ -156,6 +156,7 @@ def _stage() -> gr.HTML:
 
 
 def _study() -> gr.HTML:
+    gr.set_static_paths([recorded.FOLDER])
     return gr.HTML(
         "",
         elem_id="study",
@@ -172,7 +173,7 @@ def _study() -> gr.HTML:
             "study.js",
         ),
         apply_default_css=False,
-        page={"words": words.STUDY},
+        page={"words": words.STUDY, "recorded": recorded.runs()},
     )
 
 

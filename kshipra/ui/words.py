@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 NAME = "Kshipra"
 SENTENCE = "One model, the same prompts, several ways of generating: watch what each one buys."
 BUG = "Something went wrong in Kshipra itself; see the log."
@@ -126,9 +128,68 @@ RAIL = {"toggle": "Prompts and settings"}
 
 # The study: what can be looked at once a run is over
 
-RACE: dict[str, str] = {}
+RACE: dict[str, Any] = {
+    "play": "Play",
+    "pause": "Pause",
+    "again": "Play again",
+    "time": "Time in the race",
+    "clock": "{now} of {end}",
+    "speed": "Speed",
+    "times": "{factor}×",
+    "progress": "Tokens of {way}",
+    "texts": "Texts of {way} in the race",
+    "tokens": "tokens",
+    "tokensMeaning": "New tokens of all prompts so far, of all that this way produced.",
+    "of": "{done} of {all}",
+    "rate": "tok/s",
+    "rateMeaning": "So far: new tokens divided by the time since this way's own start.",
+    "finished": "finished",
+    "finishedMeaning": "Time of this way's whole run, from its own start.",
+    "stopped": "stopped",
+    "failed": "failed",
+    "places": ["1st", "2nd", "3rd"],
+    "place": "{place}th",
+    "finisher": "{place}: {letter} {way}, {time}",
+    "none": "Measured one after another, replayed side by side. None has finished yet.",
+    "recorded": "Recorded on {processor}, {date}: not measured here.",
+    "watch": "Watch a recorded race",
+    "recordedLabel": "Recorded race",
+    "recordedLost": "The recorded run could not be loaded; reload the page and try again.",
+    "recordedName": "{model}, {device}: {ways}, {prompts}, up to {tokens} new tokens",
+}
 
-TIMELINE: dict[str, str] = {}
+TIMELINE: dict[str, Any] = {
+    "legend": "What the bars show",
+    "waiting": "waiting",
+    "waitingMeaning": "Ways are measured one after another: the time that the ways before this one took.",
+    "prefill": "prefill",
+    "prefillMeaning": "Forward passes that take prompt tokens for the first time; drawn taller.",
+    "decode": "decode",
+    "decodeMeaning": "Forward passes that each add one new token to every prompt that takes part.",
+    "pads": "padding",
+    "padsMeaning": "Positions computed for nothing: in each pass their share of what it computed, as a share "
+    "of its height.",
+    "and": " and ",
+    "bar": "Passes of {way}",
+    "pass": "Pass {first} of {count}: {phase}",
+    "passes": "Passes {first} to {last} of {count}: {phase}",
+    "details": "rows {rows} · tokens in {tokens} · new tokens {fresh} · pads {pads} · {time}",
+    "waited": "Waiting {time} for {ways}",
+    "times": "waiting {waiting} · prefill {prefill} · decode {decode}",
+    "timesFirst": "prefill {prefill} · decode {decode}",
+    "noPasses": "no forward pass",
+    "padding": "{share} % of the computed positions were padding",
+    "noPadding": "no padding",
+    "stopped": "stopped",
+    "failed": "failed",
+    "axisSeconds": "seconds since the first way started",
+    "axisMilliseconds": "milliseconds since the first way started",
+    "data": "data",
+    "dataLabel": "Show the passes as a table",
+    "tableLabel": "Passes",
+    "columns": ["way", "pass", "phase", "starts at", "time", "rows", "tokens in", "new tokens", "pads"],
+    "cut": "The first {most} passes of each way; the exported document has them all.",
+}
 
 PROOF: dict[str, str] = {}
 
