@@ -1,4 +1,4 @@
-"""The recorded runs that come with Kshipra: which there are, and what each is called. Knows nothing of gradio."""
+"""The recorded runs that come with Kshipra: which there are and what they are called. Without gradio."""
 
 from __future__ import annotations
 

@@ -1,0 +1,242 @@
+"""The race as a visitor uses it: recorded runs before any run, playing, scrubbing, what is on screen when."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from page_fake import FakeBackend, make_plan
+from record_fake import document, every, record_in
+
+pytestmark = pytest.mark.slow
+
+SLIDER = ".k-race-controls input[type=range]"
+NASTY = "<img src=x onerror=window.pwned=1>${7*7}"
+
+
+def watch(page, which: int | None = None) -> None:
+    """Open a recorded run and stop it at once."""
+    if which is not None:
+        page.select_option(".k-recorded select", str(which))
+    page.click(".k-watch")
+    page.wait_for_selector(".k-play:has-text('Pause')")
+    page.click(".k-play")
+
+
+def lane(page, way: str) -> dict[str, str | list[str]]:
+    """What a lane says now."""
+    inside = f".k-lane[data-way={way}]"
+    tokens, rate, finished = page.locator(f"{inside} dd").all_inner_texts()
+    return {
+        "tokens": tokens,
+        "rate": rate,
+        "finished": finished,
+        "badge": page.text_content(f"{inside} .k-badge"),
+        "texts": page.locator(f"{inside} .new").all_text_contents(),
+    }
+
+
+def now(page) -> float:
+    return float(page.input_value(SLIDER))
+
+
+@pytest.fixture
+def even(tmp_path, monkeypatch):
+    """A recorded run in which every pass takes half a second: A and B 24 passes, C 8."""
+    content = document(change=every(0.5))
+    record_in(tmp_path, monkeypatch, even=content)
+    return content
+
+
+def test_a_first_visitor_watches_a_recorded_race_and_sees_that_it_was_not_measured_here(open_page, even):
+    backend = FakeBackend(pace=0.05)
+    page = open_page(backend)
+    assert page.inner_text(".k-recorded span >> nth=0").startswith(
+        "SmolLM2-135M-Instruct, cpu: 3 ways, 3 prompts"
+    )
+    page.click(".k-watch")
+    page.wait_for_function("document.querySelector('.k-lane[data-way=static_batch] .new')?.textContent")
+    assert page.inner_text(".k-race-note") == "Recorded on Fake CPU 9000, 2/3/2026: not measured here."
+    assert "Fake CPU 9000" in page.inner_text(".k-study-caption")
+    assert backend.runs == []
+    page.click("#run")
+    assert page.inner_text(".k-play") == "Play"  # the engine needs the cores
+    page.wait_for_selector("#status[data-state=done]")
+    page.wait_for_selector(".k-race-note", state="hidden")
+    assert lane(page, "no_cache")["tokens"] == "0 of 72"
+
+
+def test_each_way_is_where_its_own_clock_says(open_page, even):
+    page = open_page()
+    watch(page)
+    texts = {way["key"]: [[] for _ in way["result"]["rows"]] for way in even["ways"]}
+    for way in even["ways"]:
+        for step in way["result"]["steps"]:
+            for token in step["new_tokens"]:
+                texts[way["key"]][token["row"]].append((step["at_s"], token["text"]))
+    for at_s in (0, 0.499, 0.5, 1.25, 4.0, 11.9, 3.25, 12.0):  # also backwards
+        page.fill(SLIDER, str(at_s))
+        for key, rows in texts.items():
+            due = ["".join(text for at, text in row if at <= at_s) for row in rows]
+            assert lane(page, key)["texts"] == due
+    page.fill(SLIDER, "1.25")
+    assert page.get_attribute(SLIDER, "aria-valuetext") == "1.25 s"
+    assert page.inner_text(".k-race-clock") == "1.25 s of 12.0 s"
+    assert lane(page, "no_cache")["tokens"] == "2 of 24"
+    assert lane(page, "no_cache")["rate"] == "1.6"
+    assert lane(page, "static_batch")["tokens"] == "6 of 24"
+    assert lane(page, "static_batch")["rate"] == "4.8"
+    bar = page.locator(".k-lane[data-way=static_batch] [role=progressbar]")
+    assert (bar.get_attribute("aria-valuenow"), bar.get_attribute("aria-valuemax")) == ("6", "24")
+    filling = bar.locator("i").bounding_box()["width"] / bar.bounding_box()["width"]
+    assert filling == pytest.approx(6 / 24, abs=0.01)
+
+
+def test_the_finishing_order_is_told_and_a_tie_is_a_tie(open_page, even):
+    page = open_page()
+    watch(page)
+    page.fill(SLIDER, "3.999")
+    assert page.inner_text(".k-race-order").endswith("None has finished yet.")
+    assert lane(page, "static_batch")["finished"] == "–"
+    page.fill(SLIDER, "4")
+    assert page.inner_text(".k-race-order") == "1st: C Batched, 4 s"
+    assert lane(page, "static_batch")["badge"] == "1st"
+    assert lane(page, "static_batch")["finished"] == "4 s"
+    page.fill(SLIDER, "12")
+    assert [lane(page, way)["badge"] for way in ("no_cache", "kv_cache")] == ["2nd", "2nd"]
+    assert lane(page, "static_batch")["rate"] == "6"  # 24 tokens in its own 4 s, not in 12
+    assert page.inner_text(".k-play") == "Play again"
+
+
+def test_it_plays_at_the_measured_speed_pauses_and_starts_again(open_page, even):
+    page = open_page()
+    watch(page)
+    for factor in (1, 4, 0.5):
+        page.check(f".k-speeds input[value='{factor}']")
+        page.fill(SLIDER, "2")
+        page.focus(".k-play")
+        began = page.evaluate("performance.now()")
+        page.keyboard.press("Space")
+        page.wait_for_timeout(1000)
+        page.keyboard.press("Enter")
+        took = (page.evaluate("performance.now()") - began) / 1000
+        assert now(page) - 2 == pytest.approx(took * factor, abs=0.25 * factor)
+        assert page.inner_text(".k-play") == "Play"
+    stands = now(page)
+    page.wait_for_timeout(300)
+    assert now(page) == stands
+    page.check(".k-speeds input[value='4']")
+    page.fill(SLIDER, "11.5")
+    page.click(".k-play")
+    page.wait_for_selector(".k-play:has-text('Play again')")
+    assert now(page) == 12
+    page.click(".k-play")
+    assert now(page) < 2
+    assert lane(page, "no_cache")["tokens"] in ("0 of 24", "1 of 24", "2 of 24", "3 of 24")
+
+
+def test_it_draws_little_and_only_while_it_plays(open_page, even):
+    page = open_page()
+    watch(page)
+    page.wait_for_timeout(5000)  # Gradio's own loop ends
+    asked = (
+        "new Promise((tell) => { const first = requestAnimationFrame(() => {});"
+        " setTimeout(() => tell(requestAnimationFrame(() => {}) - first - 1), 1000); })"
+    )
+    assert page.evaluate(asked) == 0
+    page.click(".k-play")
+    assert 3 <= page.evaluate(asked) <= 16
+    page.click("#tab-timeline")  # out of sight
+    page.wait_for_timeout(200)
+    assert page.evaluate(asked) == 0
+    page.click("#tab-race")
+    assert page.inner_text(".k-play") == "Play"
+    page.click(".k-play")
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', { value: true, configurable: true });"
+        " document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    assert page.inner_text(".k-play") == "Play"
+    assert page.evaluate(asked) == 0
+
+
+def test_the_keyboard_scrubs_and_chooses_the_speed(open_page, even):
+    page = open_page()
+    watch(page)
+    page.fill(SLIDER, "6")
+    page.focus(SLIDER)
+    page.keyboard.press("ArrowRight")
+    assert now(page) == pytest.approx(6.12)
+    assert page.get_attribute(SLIDER, "aria-valuetext") == "6.12 s"
+    page.keyboard.press("End")
+    assert lane(page, "no_cache")["tokens"] == "24 of 24"
+    page.focus(".k-speeds input:checked")
+    page.keyboard.press("ArrowRight")
+    assert page.is_checked(".k-speeds input[value='2']")
+
+
+def test_the_text_that_grows_stays_in_sight_unless_someone_reads_elsewhere(open_page, tmp_path, monkeypatch):
+    record_in(tmp_path, monkeypatch, long=document(make_plan(max_new_tokens=200), change=every(0.1)))
+    page = open_page()
+    watch(page)
+    texts = page.locator(".k-lane[data-way=no_cache] .k-texts")
+    page.fill(SLIDER, "18")
+    assert texts.evaluate("node => node.scrollTop") > 100
+    page.fill(SLIDER, "1")
+    assert texts.evaluate("node => node.scrollTop") < 50
+    page.fill(SLIDER, "18")
+    texts.evaluate("node => { node.scrollTop = 20; }")
+    page.fill(SLIDER, "19")
+    assert texts.evaluate("node => node.scrollTop") == 20
+
+
+def five_ways() -> dict:
+    """Five ways; B was stopped after three passes, E has no token at all, and texts and names are markup."""
+    content = document(make_plan(("a", NASTY), max_new_tokens=6), stopped="kv_cache",
+                       change=lambda key, steps: steps[:3] if key == "kv_cache" else steps)  # fmt: skip
+    for letter in "DE":
+        way = copy.deepcopy(content["ways"][2]) | {
+            "key": letter,
+            "letter": letter,
+            "label": f"{letter}{NASTY}",
+        }
+        content["ways"].append(way)
+    empty = content["ways"][4]["result"]
+    empty |= {"steps": [], "wall_s": 0.0, "new_tokens": 0}
+    for row in empty["rows"]:
+        row |= {"text": "", "new_tokens": 0, "token_ids": []}
+    return content
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_ways_that_ended_early_and_markup_are_shown_as_what_they_are(open_page, tmp_path, monkeypatch, width):
+    one = document(make_plan(("Hi",), ("kv_cache",), max_new_tokens=1))
+    record_in(tmp_path, monkeypatch, five=five_ways(), one=one)
+    page = open_page(viewport={"width": width, "height": 900})
+    watch(page, 0)
+    page.focus(SLIDER)
+    page.keyboard.press("End")
+    assert lane(page, "kv_cache")["badge"] == "stopped"
+    assert lane(page, "kv_cache")["finished"] == "–"
+    assert "B KV cache" not in page.inner_text(".k-race-order")
+    assert lane(page, "E") | {"texts": 0} == {
+        "tokens": "0 of 0", "rate": "–", "finished": "–", "badge": "", "texts": 0
+    }  # fmt: skip
+    assert page.inner_text(".k-lane[data-way=D] h3") == f"D{NASTY}"
+    assert page.locator(".k-lane[data-way=no_cache] .prompt").all_inner_texts()[1] == NASTY
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("#study img").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    tops = {box["y"] for box in (found.bounding_box() for found in page.locator(".k-lane").all())}
+    assert len(tops) == (1 if width == 1440 else 5)
+    page.select_option(".k-recorded select", "1")
+    page.click(".k-watch")
+    page.wait_for_selector(".k-lane[data-way=no_cache]", state="detached")
+    assert page.locator(".k-lane").count() == 1
+
+
+def test_a_recorded_run_that_is_gone_is_said_so(open_page, even, tmp_path):
+    page = open_page()
+    page.route("**/even.json", lambda route: route.fulfill(status=200, body="not a document"))
+    page.click(".k-watch")
+    page.wait_for_selector(".k-problem:has-text('could not be loaded')")
