@@ -229,6 +229,10 @@ def test_ways_that_ended_early_and_markup_are_shown_as_what_they_are(open_page, 
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     tops = {box["y"] for box in (found.bounding_box() for found in page.locator(".k-lane").all())}
     assert len(tops) == (1 if width == 1440 else 5)
+    page.locator(".k-lane").last.evaluate("node => node.scrollIntoView({ block: 'center' })")
+    assert (
+        page.locator(".k-play").bounding_box()["y"] >= 0
+    )  # the controls stay with whoever watches the last lane
     page.select_option(".k-recorded select", "1")
     page.click(".k-watch")
     page.wait_for_selector(".k-lane[data-way=no_cache]", state="detached")
