@@ -137,9 +137,7 @@ const makeRace = (() => {
     const node = make("div", { class: "k-race-controls" }, play, slider, now,
       make("div", { class: "k-speeds", role: "radiogroup", "aria-label": words.speed }, ...speeds));
     return {
-      node,
-      play,
-      draw(t, length, playing) {
+      node, play, draw(t, length, playing) {
         slider.max = length;
         slider.value = t;
         slider.disabled = play.disabled = length <= 0;
@@ -161,7 +159,7 @@ const makeRace = (() => {
         const answer = await fetch(new URL(recorded[Number(choice.value)].address, document.baseURI));
         if (!answer.ok) throw new Error(answer.statusText);
         watchIt(await answer.json());
-      } catch (error) {
+      } catch {
         setText(problem, words.recordedLost);
       }
     };
@@ -172,8 +170,7 @@ const makeRace = (() => {
 
   return ({ words, open, page }) => {
     let [lanes, ways, places] = [[], [], new Map()];
-    let [t, length, speed] = [0, 0, 1];
-    let playing = false;
+    let [t, length, speed, playing] = [0, 0, 1, false];
     let [timer, frame, drawnAt] = [null, null, 0];
     let opened = null; // the recorded run on show, if it is one
     const note = make("p", { class: "k-race-note" });
@@ -221,11 +218,8 @@ const makeRace = (() => {
       draw();
     };
 
-    const controls = makeControls(words, {
-      toggle: () => (playing ? stop() : start()),
-      seek(to) { t = to; drawnAt = performance.now(); draw(); },
-      speed(factor) { speed = factor; },
-    });
+    const seek = (to) => { [t, drawnAt] = [to, performance.now()]; draw(); };
+    const controls = makeControls(words, { toggle: () => playing ? stop() : start(), seek, speed(factor) { speed = factor; } });
     const stage = make("div", { class: "k-race-stage", hidden: "" }, note, controls.node, order, lanesNode);
     const node = make("div", { class: "k-view k-race" }, stage);
     if (page.recorded.length) node.append(makeOffer(words, page.recorded, (record) => {

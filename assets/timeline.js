@@ -146,11 +146,12 @@ const makeTimeline = (() => {
       .map((time) => seconds(time).replace(" ", "\u00a0"));
     const times = { waiting, prefill, decode };
     const share = padShare(steps);
+    const padding = share ? filled(words.padding, { share: percent(share) }) : words.noPadding;
     const note = way.ended === "done" ? [] : [make("small", { text: words[way.ended] })];
     return make("div", { class: "k-timeline-head" },
       make("h3", {}, mark(way), make("span", { text: way.label }), ...note),
       make("p", { text: steps.length ? filled(begin > 0 ? words.times : words.timesFirst, times) : words.noPasses }),
-      make("p", { class: "k-padding", text: share ? filled(words.padding, { share: percent(share) }) : steps.length ? words.noPadding : "" }));
+      make("p", { class: "k-padding", text: steps.length ? padding : "" }));
   };
 
   // Round numbers along `span`, about `most` of them.
