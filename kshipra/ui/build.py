@@ -27,6 +27,7 @@ from kshipra.ui.endpoint import compare_endpoint
 from kshipra.ui.fields import ASSETS, rail, script
 from kshipra.ui.form import Form, in_order, plan_of
 from kshipra.ui.lines import line
+from kshipra.ui.links import copy_script, form_of
 from kshipra.ui.record import Recording, to_json
 from kshipra.ui.sessions import Sessions
 from kshipra.ui.theme import theme
@@ -108,6 +109,22 @@ def model_watcher(backend: Backend) -> Callable[[], AsyncIterator[str]]:
         yield line("model", model_text(message))
 
     return follow
+
+
+def link_opener(backend: Backend, choice: ModelChoice, first: Form) -> Callable[[gr.Request], list[Any]]:
+    """Fills the form in from the page's address; what the form would not take is said, and changes
+    nothing."""
+
+    def restore(request: gr.Request) -> list[Any]:
+        unchanged = [gr.skip() for _ in vars(first)]
+        try:
+            form = form_of(request.query_params, first, choice, [device.name for device in backend.devices()])
+        except KshipraError as error:
+            gr.Warning(html.escape(words.LINK["refused"].format(sentence=error)))
+            return unchanged
+        return unchanged if form is None else list(vars(form).values())
+
+    return restore
 
 
 def _plotly_address() -> str:
@@ -200,6 +217,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
                     page={"words": words.RAIL},
                 )
                 fields = rail(choice, backend.devices())
+                link = gr.Button(words.LINK["label"], size="sm", elem_id="copy-link")
             with gr.Column(elem_id="main", scale=1, min_width=300):
                 with gr.Row(elem_id="toolbar"):
                     run = gr.Button("Run", variant="primary", elem_id="run", scale=0, min_width=110)
@@ -227,6 +245,14 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         page.load(
             model_watcher(backend),
             outputs=header,
+            show_progress="hidden",
+            api_visibility="private",
+            concurrency_limit=None,
+        )
+        link.click(None, fields, js=copy_script(words.LINK), api_visibility="private")
+        page.load(
+            link_opener(backend, choice, Form(*(field.value for field in fields))),
+            outputs=fields,
             show_progress="hidden",
             api_visibility="private",
             concurrency_limit=None,

@@ -113,6 +113,14 @@ PROMPTS = {
     "placeholder": "Text that the model goes on from",
 }
 
+LINK = {
+    "label": "Copy link",
+    "copied": "Copied",
+    "address": "Copy it from the address bar",
+    "tooLong": "Too long for a link: export the run instead",
+    "refused": "The link was not taken: {sentence}",
+}
+
 HEADER = {
     "model": "Model",
     "dark": "Dark",
