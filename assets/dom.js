@@ -25,11 +25,14 @@ const term = (label, definition, tag = "span") =>
 const explainOnHover = (root) => {
   const tip = make("div", { class: "k-tip", "aria-hidden": "true" });
   root.append(tip);
+  let focused = false;
   const show = (event) => {
     const label = event.target.closest?.("[data-tip]");
     if (!label) return;
+    focused = event.type === "focusin";
     tip.textContent = label.dataset.tip;
     tip.classList.add("shown");
+    tip.style.left = "0px"; // its width depends on where it stands
     const at = label.getBoundingClientRect();
     const box = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.width - 8))}px`;
@@ -38,7 +41,7 @@ const explainOnHover = (root) => {
   const hide = () => tip.classList.remove("shown");
   root.addEventListener("mouseover", show);
   root.addEventListener("focusin", show);
-  root.addEventListener("mouseout", hide);
+  root.addEventListener("mouseout", () => focused || hide()); // the page may scroll away under a resting mouse
   root.addEventListener("focusout", hide);
   root.addEventListener("keydown", (event) => event.key === "Escape" && hide());
 };

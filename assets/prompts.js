@@ -56,5 +56,10 @@ const head = create("div", { class: "k-prompts-head" });
 head.append(create("h2", {}, words.title), select);
 root.append(head, list, addButton);
 show();
+watch("value", () => { // a link was opened
+  if (JSON.stringify(props.value) === JSON.stringify(prompts)) return;
+  prompts = [...props.value];
+  show();
+});
 document.addEventListener("kshipra:stage", announce);
 new ResizeObserver(() => list.querySelectorAll("textarea").forEach(fit)).observe(root);

@@ -46,13 +46,16 @@ def check_prompts(prompts: tuple[str, ...]) -> None:
             )
 
 
-def check_plan(plan: Plan, recipes: tuple[str, ...]) -> None:
-    """Raise InputError, naming the field and its range, before anything is tokenized or loaded."""
+def check_plan(plan: Plan, recipes: tuple[str, ...], unlisted: tuple[str, ...] = ()) -> None:
+    """Raise InputError, naming the field and its range, before anything is tokenized or loaded.
+
+    `unlisted` recipes are taken too, but not offered in the sentence.
+    """
     check_prompts(plan.prompts)
     if not plan.recipes:
         raise InputError("Ways to compare: pick at least one.")
     for key in plan.recipes:
-        if key not in recipes:
+        if key not in (*recipes, *unlisted):
             raise InputError(f"Ways to compare: {key!r:.40} is not one of {', '.join(recipes)}.")
     model = plan.choice.model
     if not isinstance(model, str) or not model.strip() or len(model) > MAX_MODEL_CHARS:

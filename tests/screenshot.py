@@ -1,29 +1,74 @@
-"""Make assets/page.png from the running page: start `python app.py`, then python tests/screenshot.py
-[URL]."""
+"""Make assets/page.png and assets/views/ from the running page: start `python app.py` on a quiet machine,
+then python tests/screenshot.py [URL].
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from browser import FLAGS, find_chromium
 
-TARGET = Path(__file__).parents[1] / "assets" / "page.png"
+ASSETS = Path(__file__).parents[1] / "assets"
+VIEWS = ("race", "timeline", "proof", "prediction", "export", "history")
+SIZES = ((1440, 900), (390, 844))
+
+
+def finish(page: Page, press: str) -> None:
+    """Press a button and wait for the run to end and its study to be there."""
+    page.click(press)
+    page.wait_for_selector("#status[data-state='running']", timeout=60_000)
+    page.wait_for_selector("#status[data-state='done']", timeout=180_000)
+    page.wait_for_selector(".k-study.k-filled", timeout=60_000)
+    page.wait_for_timeout(1000)
+
+
+def study(page: Page, view: str, width: int) -> None:
+    """The study with one view open, in the middle of the race where there is one."""
+    page.click(f"#tab-{view}")
+    if view == "race":
+        slider = page.locator("#study-race input[type=range]")
+        slider.evaluate("(node) => { node.value = Number(node.max) / 3; }")
+        slider.dispatch_event("input")
+    page.wait_for_timeout(500)
+    page.locator("#study").screenshot(path=ASSETS / "views" / f"{view}-{width}.png")
 
 
 def main(url: str = "http://127.0.0.1:7860/") -> None:
-    """Press Run untouched, wait for the end, and keep what a visitor then sees at 1440 pixels."""
+    """Press Run untouched and keep what a visitor then sees at each size; then one run of the bug lab."""
+    (ASSETS / "views").mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(FLAGS))
+        for width, height in SIZES:
+            page = browser.new_page(viewport={"width": width, "height": height})
+            page.goto(url)
+            page.wait_for_selector("#stop:disabled")
+            finish(page, "#run")
+            page.screenshot(path=ASSETS / "views" / f"page-{width}.png", full_page=True)
+            if width == SIZES[0][0]:
+                page.locator("#study").evaluate(
+                    "(node) => { node.hidden = true; node.style.display = 'none'; }"
+                )
+                page.screenshot(path=ASSETS / "page.png", full_page=True)
+                page.locator("#study").evaluate("(node) => { node.hidden = false; node.style.display = ''; }")
+            for view in VIEWS:
+                study(page, view, width)
+            page.close()
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.goto(url)
-        page.click("#run")
-        page.wait_for_selector("#status[data-state='done']", timeout=180_000)
-        page.wait_for_timeout(1000)
-        page.screenshot(path=TARGET, full_page=True)
-    print(f"wrote {TARGET}")
+        page.wait_for_selector("#stop:disabled")
+        lab(page)
+        browser.close()
+    print(f"wrote {ASSETS / 'page.png'} and {ASSETS / 'views'}")
+
+
+def lab(page: Page) -> None:
+    """One run of the bug lab, its columns and what the proof says of it."""
+    page.click("#lab button >> nth=0")
+    finish(page, "#plant")
+    page.screenshot(path=ASSETS / "views" / "lab-1440.png", full_page=True)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class LocalBackend:
         self._thread.start()
 
     def submit(self, plan: Plan) -> LocalRun:
-        limits.check_plan(plan, (*RECIPE_KEYS, *LAB_KEYS))
+        limits.check_plan(plan, RECIPE_KEYS, LAB_KEYS)
         return self._enqueue(LocalRun(self, plan.choice, plan))
 
     def preload(self, choice: ModelChoice) -> LocalRun:

@@ -11,8 +11,8 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ import gradio as gr
 
 from kshipra.backends.base import Backend, Run
 from kshipra.errors import KshipraError
-from kshipra.recipes import RECIPE_KEYS, RECIPES, recipe_named
-from kshipra.types import Loading, ModelChoice, Plan
+from kshipra.recipes import RECIPES, recipe_named
+from kshipra.types import Loading, ModelChoice
 from kshipra.ui import recorded, words
+from kshipra.ui.endpoint import compare_endpoint
 from kshipra.ui.fields import ASSETS, rail, script
-from kshipra.ui.form import Form, plan_of
+from kshipra.ui.form import Form, in_order, plan_of
 from kshipra.ui.lines import line
+from kshipra.ui.links import copy_script, form_of
 from kshipra.ui.record import Recording, to_json
 from kshipra.ui.sessions import Sessions
 from kshipra.ui.theme import theme
@@ -65,12 +67,6 @@ def watch(run: Run, view: RunView, recording: Recording) -> Iterator[tuple[str, 
         time.sleep(max(0.0, woken_at + WAKE_EVERY_S - time.monotonic()))
 
 
-def _in_order(plan: Plan) -> Plan:
-    """`plan` with its recipes in the page's order; unknown ones stay for the backend to refuse."""
-    known = [key for key in RECIPE_KEYS if key in plan.recipes]
-    return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in RECIPE_KEYS)))
-
-
 def run_handler(
     backend: Backend, choice: ModelChoice, sessions: Sessions
 ) -> Callable[..., Iterator[tuple[str, str]]]:
@@ -79,7 +75,7 @@ def run_handler(
     def start(request: gr.Request, *fields: Any) -> Iterator[tuple[str, str]]:
         run_id, session = uuid.uuid4().hex, str(request.session_hash)
         try:
-            plan = _in_order(plan_of(Form(*fields), choice))
+            plan = in_order(plan_of(Form(*fields), choice))
             run = backend.submit(plan)
         except KshipraError as error:
             yield refusal(run_id, str(error)), ""
@@ -113,6 +109,22 @@ def model_watcher(backend: Backend) -> Callable[[], AsyncIterator[str]]:
         yield line("model", model_text(message))
 
     return follow
+
+
+def link_opener(backend: Backend, choice: ModelChoice, first: Form) -> Callable[[gr.Request], list[Any]]:
+    """Fills the form in from the page's address; what the form would not take is said, and changes
+    nothing."""
+
+    def restore(request: gr.Request) -> list[Any]:
+        unchanged = [gr.skip() for _ in vars(first)]
+        try:
+            form = form_of(request.query_params, first, choice, [device.name for device in backend.devices()])
+        except KshipraError as error:
+            gr.Warning(html.escape(words.LINK["refused"].format(sentence=error)))
+            return unchanged
+        return unchanged if form is None else list(vars(form).values())
+
+    return restore
 
 
 def _plotly_address() -> str:
@@ -206,6 +218,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
                     page={"words": words.RAIL},
                 )
                 fields = rail(choice, backend.devices())
+                link = gr.Button(words.LINK["label"], size="sm", elem_id="copy-link")
             with gr.Column(elem_id="main", scale=1, min_width=300):
                 with gr.Row(elem_id="toolbar"):
                     run = gr.Button("Run", variant="primary", elem_id="run", scale=0, min_width=110)
@@ -237,7 +250,16 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
             api_visibility="private",
             concurrency_limit=None,
         )
+        link.click(None, fields, js=copy_script(words.LINK), api_visibility="private")
+        page.load(
+            link_opener(backend, choice, Form(*(field.value for field in fields))),
+            outputs=fields,
+            show_progress="hidden",
+            api_visibility="private",
+            concurrency_limit=None,
+        )
         page.unload(stop_run)
+        gr.api(compare_endpoint(backend, choice), api_name="compare", concurrency_limit=WATCHERS)
     page.queue(max_size=64, default_concurrency_limit=None)
     page._queue.sleep_when_free = QUEUE_POLL_S
     return page
@@ -254,4 +276,5 @@ def launch_options() -> dict[str, Any]:
         "run_history": False,
         "footer_links": ["gradio"],
         "show_error": False,
+        "mcp_server": find_spec("mcp") is not None,  # `compare` as a tool; requirements.txt brings it
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from kshipra.errors import InputError
 from kshipra.limits import MAX_NEW_TOKENS, clean_text
+from kshipra.recipes import RECIPE_KEYS
 from kshipra.types import ModelChoice, Plan, SamplingParams
 
 
@@ -54,6 +55,12 @@ def _seed(value: Any) -> int | None:
         text = value.strip()
         value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else text or None
     return None if value is None else _whole("Seed", value, "of at least 0, or leave it blank")
+
+
+def in_order(plan: Plan) -> Plan:
+    """`plan` with its recipes in the page's order; unknown ones stay for the backend to refuse."""
+    known = [key for key in RECIPE_KEYS if key in plan.recipes]
+    return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in RECIPE_KEYS)))
 
 
 def plan_of(form: Form, default: ModelChoice) -> Plan:

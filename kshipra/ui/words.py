@@ -115,6 +115,14 @@ PROMPTS = {
     "placeholder": "Text that the model goes on from",
 }
 
+LINK = {
+    "label": "Copy link",
+    "copied": "Copied",
+    "address": "Copy it from the address bar",
+    "tooLong": "Too long for a link: export the run instead",
+    "refused": "The link was not taken: {sentence}",
+}
+
 HEADER = {
     "model": "Model",
     "dark": "Dark",
@@ -193,7 +201,39 @@ TIMELINE: dict[str, Any] = {
 
 PROOF: dict[str, str] = {}
 
-PREDICTION: dict[str, str] = {}
+PREDICTION = {
+    "none": "No prediction: the run was stopped before this machine's roofline was known.",
+    "table": "Prediction and measurement",
+    "weights": "weights read",
+    "arithmetic": "arithmetic",
+    "overhead": "overhead",
+    "roofline": "This machine's roofline: {bandwidth} of memory read, {arithmetic} in {dtype} on {device}, "
+    "{threads} threads, the best seen on {when}.",
+    "how": "Predicted: the longer of bytes to read over the memory's rate and operations over the "
+    "processor's, from the model's shape. Bar: the measured step; filled: what the prediction explains.",
+    "heads": (
+        ("way", "A way of generating."),
+        ("step", "The measured decode step as a bar, filled as far as the prediction explains it."),
+        ("predicted", "Median over the decode passes of what reading and arithmetic must take at least."),
+        ("measured", "Median time of a decode pass."),
+        ("bandwidth", "Bytes that a step must read over its time, as a share of what this memory can do."),
+        (
+            "arithmetic",
+            "Operations that a step must do over its time, as a share of what this processor can do.",
+        ),
+        (
+            "bound by",
+            "What sets the pace: reading weights, arithmetic, or, where a step takes over twice the "
+            "prediction, overhead of each step.",
+        ),
+        (
+            "KV formula",
+            "Keys and values by the model's shape: 2 × layers × KV heads × head size × bytes a "
+            "number, for every stored column of every row.",
+        ),
+        ("KV real", "Bytes of the real tensors' stored columns."),
+    ),
+}
 
 EXPORT: dict[str, str] = {}
 

@@ -207,7 +207,7 @@ class FakeBackend:
     runs: list[FakeRun] = field(default_factory=list)
 
     def submit(self, plan: Plan) -> FakeRun:
-        check_plan(plan, (*RECIPE_KEYS, *LAB_KEYS))
+        check_plan(plan, RECIPE_KEYS, LAB_KEYS)
         if self.refuse:
             raise KshipraError(self.refuse)
         run = FakeRun(plan, self)

@@ -1,0 +1,104 @@
+"""The page's one public endpoint, `compare`: for gradio_client, plain HTTP and MCP. It takes what the form
+takes and gives the document that the page exports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import gradio as gr
+
+from kshipra.backends.base import Backend
+from kshipra.errors import KshipraError
+from kshipra.recipes import RECIPE_KEYS
+from kshipra.types import Ended, Failed, ModelChoice
+from kshipra.ui import words
+from kshipra.ui.form import Form, in_order, plan_of
+from kshipra.ui.record import Recording
+
+POLL_S = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+def compare_endpoint(
+    backend: Backend, choice: ModelChoice
+) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:
+    """The function behind `compare`; its docstring and type hints are what programs read."""
+
+    async def compare(
+        prompts: list[str],
+        ways: list[str] = list(RECIPE_KEYS),  # noqa: B006  (read only; programs are shown this default)
+        max_new_tokens: int = 24,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
+        chat: bool = False,
+        model: str = choice.model,
+        device: str = choice.device,
+        dtype: str = choice.dtype,
+    ) -> dict[str, Any]:
+        """Complete prompts with one language model in several ways of generating, measure each, and compare.
+
+        The ways run one after another on the same prompts, so that their numbers are clean. The answer is
+        one JSON document: settings, machine, versions, every step with its time, memory and tokens, the
+        comparison of all tokens, and a prediction from the machine's own bandwidth and arithmetic.
+
+        Args:
+            prompts: From 1 to 16 texts that the model goes on from.
+            ways: Ways of generating: no_cache, kv_cache, static_batch.
+            max_new_tokens: Most new tokens a prompt, from 0 to 2048.
+            temperature: 0 is greedy.
+            top_k: 0 is off.
+            top_p: 1 is off.
+            repetition_penalty: 1 is off.
+            seed: A whole number; none draws a fresh one, which the answer shows.
+            chat: Whether prompts are sent through the model's chat template.
+            model: A catalogue name, a Hub id, a folder or a .gguf file.
+            device: auto, cpu, cuda or mps.
+            dtype: auto, float32, bfloat16 or float16.
+
+        Returns:
+            The document of the run. Its main parts: ways[i].result (end_to_end_tok_per_s, decode_tok_per_s,
+            ttft_s, step_latency_s, peak_extra_bytes, rows[j].text, steps), comparisons, summary.
+        """
+        how = "chat" if chat else "raw"
+        form = Form(
+            prompts, ways, model, device, dtype, how, max_new_tokens, temperature, top_k, top_p,
+            repetition_penalty, seed,
+        )  # fmt: skip
+        try:
+            return await _document(backend, form, choice)
+        except KshipraError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+        except Exception as error:
+            _log.exception("compare failed")
+            raise gr.Error(words.BUG, print_exception=False) from error
+
+    return compare
+
+
+async def _document(backend: Backend, form: Form, choice: ModelChoice) -> dict[str, Any]:
+    """Run the plan of `form` to its end. However this ends, cancelled included, its run is stopped."""
+    plan = in_order(plan_of(form, choice))
+    run, recording = backend.submit(plan), Recording(plan)
+    try:
+        failure: str | None = None
+        while True:
+            for message in run.messages(0):
+                recording.add(message)
+                if isinstance(message, Failed):
+                    failure = message.sentence
+                if isinstance(message, Ended):
+                    document = recording.document()
+                    if failure is not None or document is None:
+                        raise KshipraError(failure or "The run was stopped before anything had ended.")
+                    return document
+            await asyncio.sleep(POLL_S)
+    finally:
+        run.stop()

@@ -1,0 +1,114 @@
+"""`compare`, as a program uses it: in process, through gradio_client, and as an MCP tool."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+
+import gradio as gr
+import pytest
+from gradio_client import Client
+from page_fake import CHOICE, FakeBackend
+
+from kshipra.ui import words
+from kshipra.ui.endpoint import compare_endpoint
+from kshipra.ui.form import Form
+
+
+def answer(backend: FakeBackend, *args, **kwargs) -> dict:
+    return asyncio.run(compare_endpoint(backend, CHOICE)(*args, **kwargs))
+
+
+def test_it_gives_the_document_that_the_page_exports():
+    found = answer(FakeBackend(pace=0.1), ["One", "Two"], ["kv_cache", "no_cache"], 5)
+    assert found["format"] == "kshipra-run"
+    assert [way["key"] for way in found["ways"]] == ["no_cache", "kv_cache"]  # the page's order
+    assert [row["new_tokens"] for row in found["ways"][0]["result"]["rows"]] == [5, 5]
+    assert found["comparisons"][0]["verdict"] == "identical"
+    json.dumps(found, allow_nan=False)
+
+
+def test_it_takes_everything_that_the_form_takes():
+    parameters = set(inspect.signature(compare_endpoint(FakeBackend(), CHOICE)).parameters)
+    assert parameters == set(Form.__dataclass_fields__) - {"recipes"} | {"ways"}
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ({"prompts": []}, "Prompts: give from 1 to 16, not 0."),
+        ({"prompts": "One"}, "Prompts must be a list of texts."),
+        ({"prompts": ["One"], "max_new_tokens": 1.5}, "Max new tokens: give a whole number from 0 to 2,048."),
+        ({"prompts": ["One"], "ways": ["beam"]}, "'beam' is not one of no_cache, kv_cache, static_batch."),
+        ({"prompts": ["One"], "temperature": float("nan")}, "Temperature: give a number."),
+    ],
+)
+def test_what_it_cannot_use_is_one_sentence(call, sentence):
+    with pytest.raises(gr.Error) as refused:
+        answer(FakeBackend(), **call)
+    assert sentence in refused.value.message
+
+
+def test_a_failure_is_its_sentence_and_a_fault_of_ours_is_admitted(monkeypatch, caplog):
+    with pytest.raises(gr.Error) as failed:
+        answer(FakeBackend(pace=0.1, fail_at=3), ["One"])
+    assert failed.value.message == FakeBackend.failure
+    backend = FakeBackend()
+    monkeypatch.setattr(backend, "submit", lambda plan: 1 / 0)
+    with pytest.raises(gr.Error) as broken:
+        answer(backend, ["One"])
+    assert broken.value.message == words.BUG
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_caller_that_goes_away_stops_its_run():
+    backend = FakeBackend(pace=1.0)
+
+    async def leave():
+        task = asyncio.create_task(compare_endpoint(backend, CHOICE)(["One"], ["kv_cache"], 500))
+        await asyncio.sleep(0.5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(leave())
+    assert backend.runs[0].stops >= 1
+    assert backend.runs[0].over.wait(5)
+    assert backend.runs[0].steps < 50
+
+
+@pytest.mark.slow
+def test_gradio_client_sees_this_endpoint_alone_and_uses_it(serve):
+    client = Client(serve(FakeBackend(pace=0.1)), verbose=False)
+    assert list(client.view_api(return_format="dict", print_info=False)["named_endpoints"]) == ["/compare"]
+    found = client.predict(["One"], ["kv_cache"], 4, api_name="/compare")
+    assert found["ways"][0]["result"]["new_tokens"] == 4
+    with pytest.raises(Exception, match="Prompts: give from 1 to 16, not 0"):
+        client.predict([], api_name="/compare")
+
+
+@pytest.mark.slow
+def test_an_mcp_client_finds_the_tool_and_calls_it(serve):
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamablehttp_client
+
+    url = serve(FakeBackend(pace=0.1))
+
+    async def call():
+        async with (
+            streamablehttp_client(f"{url}gradio_api/mcp/") as (reader, writer, _),
+            ClientSession(reader, writer) as session,
+        ):
+            await session.initialize()
+            (tool,) = (await session.list_tools()).tools
+            assert tool.name == "compare"
+            assert "several ways of generating" in tool.description
+            assert tool.inputSchema["required"] == ["prompts"]
+            said = await session.call_tool("compare", {"prompts": ["One"], "ways": ["kv_cache"]})
+            assert not said.isError
+            return said.content[0].text
+
+    started = time.monotonic()
+    assert "kshipra-run" in asyncio.run(call())
+    assert time.monotonic() - started < 30
