@@ -20,11 +20,12 @@ import gradio as gr
 
 from kshipra.backends.base import Backend, Run
 from kshipra.errors import KshipraError
-from kshipra.recipes import RECIPE_KEYS, RECIPES, recipe_named
+from kshipra.recipes import LAB_KEYS, LAB_RECIPES, RECIPE_KEYS, RECIPES, recipe_named
 from kshipra.types import Loading, ModelChoice, Plan
 from kshipra.ui import words
-from kshipra.ui.fields import ASSETS, rail, script
+from kshipra.ui.fields import ASSETS, lab, rail, script
 from kshipra.ui.form import Form, plan_of
+from kshipra.ui.lab import planting
 from kshipra.ui.lines import line
 from kshipra.ui.record import Recording, to_json
 from kshipra.ui.sessions import Sessions
@@ -66,9 +67,11 @@ def watch(run: Run, view: RunView, recording: Recording) -> Iterator[tuple[str, 
 
 
 def _in_order(plan: Plan) -> Plan:
-    """`plan` with its recipes in the page's order; unknown ones stay for the backend to refuse."""
-    known = [key for key in RECIPE_KEYS if key in plan.recipes]
-    return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in RECIPE_KEYS)))
+    """`plan` with its recipes in the page's order, each once, the bug lab's last; unknown ones stay for the
+    backend to refuse."""
+    order = (*RECIPE_KEYS, *LAB_KEYS)
+    known = [key for key in order if key in plan.recipes]
+    return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in order)))
 
 
 def run_handler(
@@ -145,8 +148,10 @@ def _stage() -> gr.HTML:
         page={
             "words": words.PAGE,
             "recipes": [
-                {"key": r.key, "letter": r.letter, "label": r.label, "sentence": r.sentence} for r in RECIPES
+                {"key": r.key, "letter": r.letter, "label": r.label, "sentence": r.sentence}
+                for r in (*RECIPES, *LAB_RECIPES)
             ],
+            "picked": list(RECIPE_KEYS),
             "figures": [dict(zip(named, figure, strict=True)) for figure in words.FIGURES],
             "charts": [dict(zip((*named[:2], "note", named[2]), c, strict=True)) for c in words.CHARTS],
             "summary": [{"label": label, "definition": text} for label, text in words.SUMMARY],
@@ -165,6 +170,9 @@ def _study() -> gr.HTML:
             "record.js",
             "race.js",
             "timeline.js",
+            "proof_box.js",
+            "proof_tokens.js",
+            "proof_lab.js",
             "proof.js",
             "prediction.js",
             "export.js",
@@ -205,6 +213,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
                     page={"words": words.RAIL},
                 )
                 fields = rail(choice, backend.devices())
+                bug, sentence, plant = lab()
             with gr.Column(elem_id="main", scale=1, min_width=300):
                 with gr.Row(elem_id="toolbar"):
                     run = gr.Button("Run", variant="primary", elem_id="run", scale=0, min_width=110)
@@ -216,17 +225,24 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         def stop_run(request: gr.Request) -> None:
             sessions.stop(str(request.session_hash))
 
-        running = run.click(
-            run_handler(backend, choice, sessions),
-            inputs=fields,
-            outputs=[stage, study],
-            show_progress="hidden",
-            api_visibility="private",
-            concurrency_limit=WATCHERS,
-            trigger_mode="once",
-        )
-        for event in (running.then, running.failure):  # `then` alone is silent after an error
-            event(None, js=_SETTLED)
+        handler = run_handler(backend, choice, sessions)
+        for button, start, inputs in (
+            (run, handler, fields),
+            (plant, planting(handler), [bug, *fields]),
+        ):
+            running = button.click(
+                start,
+                inputs=inputs,
+                outputs=[stage, study],
+                show_progress="hidden",
+                api_visibility="private",
+                concurrency_id="runs",  # both buttons' together
+                concurrency_limit=WATCHERS,
+                trigger_mode="once",
+            )
+            for event in (running.then, running.failure):  # `then` alone is silent after an error
+                event(None, js=_SETTLED)
+        bug.change(None, bug, sentence, js="(key) => key")
         fields[1].change(None, fields[1], js=_SHOW_RECIPES)
         stop.click(stop_run, queue=False, show_progress="hidden", api_visibility="private")
         page.load(
