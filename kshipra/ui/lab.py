@@ -1,4 +1,4 @@
-"""The bug lab's button: Run, with a planted fault's two ways instead of those that were picked. No gradio."""
+"""The bug lab's button: Run, with a planted fault's two ways instead of those that were picked."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
+
+import gradio as gr
 
 from kshipra.errors import InputError
 from kshipra.recipes import BUGS
@@ -26,7 +28,7 @@ def with_bug(form: Form, key: Any) -> Form:
 def planting(run: Handler) -> Handler:
     """`run` for (request, bug, *fields)."""
 
-    def plant(request: Any, bug: Any, *fields: Any) -> Iterator[tuple[str, str]]:
+    def plant(request: gr.Request, bug: Any, *fields: Any) -> Iterator[tuple[str, str]]:
         try:
             form = with_bug(Form(*fields), bug)
         except InputError as error:

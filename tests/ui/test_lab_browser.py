@@ -8,6 +8,7 @@ import page_fake
 import pytest
 from page_fake import FakeBackend
 from test_page_browser import wait_for_state
+from test_proof_browser import badge
 
 from kshipra.recipes import BUGS
 from kshipra.types import Check
@@ -42,7 +43,7 @@ def test_a_planted_fault_shows_both_columns_and_the_next_run_the_usual_ways(open
     wait_for_state(page, "done")
     assert page.locator(TITLES).all_inner_texts() == ["No cache", "KV cache", "Batched"]
     assert page.locator(".k-lab").count() == 0
-    assert page.inner_text(".k-proof-badge") == "=identical"
+    assert badge(page) == "= identical"
 
 
 def test_the_sentence_follows_the_choice_without_the_server(open_page):
@@ -94,7 +95,8 @@ def test_healthy_and_broken_differ_in_colour_and_in_dash(open_page):
     marks = page.locator("#summary .k-mark")
     assert marks.all_inner_texts() == ["H", "X"]
     looks = marks.evaluate_all(
-        "nodes => nodes.map(n => [getComputedStyle(n).color, n.querySelector('line').getAttribute('stroke-dasharray')])"
+        "nodes => nodes.map(n => [getComputedStyle(n).color,"
+        " n.querySelector('line').getAttribute('stroke-dasharray')])"
     )
     assert looks[0][0] != looks[1][0]
     assert looks[0][1] != looks[1][1]
@@ -114,7 +116,7 @@ def test_the_panel_says_which_check_catches_it_and_why(open_page):
     ]
     assert page.inner_text(".k-lab-outcome") == "What catches it here: the padding check."
     assert "rotary" in page.inner_text(".k-lab-positions")
-    assert page.inner_text(".k-proof-badge") == "≠real fault"
+    assert badge(page) == "≠ real fault"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_a_fault_that_nothing_catches_and_that_met_no_pad_is_admitted(open_page,
     monkeypatch.setattr(
         page_fake,
         "review_of",
-        lambda results: replace(review(results), checks={key: blind for key in results}),
+        lambda results: replace(review(results), checks=dict.fromkeys(results, blind)),
     )
     page = open_page(FakeBackend(pace=0.05))
     page.select_option("#prompts select", label="One short prompt")
@@ -157,4 +159,4 @@ def test_a_stopped_lab_run_says_that_it_has_no_checks(open_page):
     page.wait_for_selector(".k-lab")
     assert page.inner_text(".k-lab-outcome") == "The run ended before its checks were taken."
     assert page.locator(".k-lab table").count() == 0
-    assert page.inner_text(".k-proof-badge") == "○not compared"
+    assert badge(page) == "○ not compared"
