@@ -210,6 +210,7 @@ def test_one_way_no_tokens_and_a_stopped_way(open_page):
     page.wait_for_function("document.querySelector('.k-proof').textContent.includes('no new tokens')")
     page.check("#recipes input >> nth=2")
     page.fill("#max-new-tokens input", "20")
+    backend.pace = 0.4
     page.click("#run:enabled")
     page.wait_for_selector('#column-kv_cache[data-state="decoding"]')
     backend.pace = 2  # of the next way
