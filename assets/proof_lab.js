@@ -9,9 +9,10 @@ const makeLabPanel = (words, record) => {
   const ways = ["healthy", "broken"].map((kind) => wayOf(record, `${bug.key}-${kind}`));
   const found = ["healthy", "broken"].map((kind) => checks[`${bug.key}-${kind}`] ?? []);
 
+  const small = (value) => value > 0 && value < 1e-6 ? "< 0.000001" : digits(value); // rounding is not nothing
   const cell = (check) => {
     if (!check) return make("td", { text: "–" });
-    const figures = filled(words.figures, { difference: digits(check.largest_difference), tolerance: digits(check.tolerance) });
+    const figures = filled(words.figures, { difference: small(check.largest_difference), tolerance: digits(check.tolerance) });
     return make("td", { class: check.passed ? "k-passed" : "k-caught" },
       make("b", { text: check.passed ? `✓ ${words.passed}` : `✗ ${words.caught}` }), make("small", { text: figures }));
   };
