@@ -29,12 +29,16 @@ const setStatus = (state, text) => {
     node.dataset.state = state;
     setText(node.lastElementChild, text);
   }
-  const [run, stop] = [button("run"), button("stop")];
+  setButtons();
+};
+const setButtons = () => {
+  const [run, stop, plant] = [button("run"), button("stop"), button("plant")];
   if (!run || !stop) return;
   const focus = document.activeElement;
-  run.disabled = pending || !SETTLED.includes(state);
-  stop.disabled = SETTLED.includes(state) || state === "starting";
-  if (focus === run && run.disabled && !stop.disabled) stop.focus();
+  run.disabled = pending || !SETTLED.includes(status);
+  if (plant) plant.disabled = run.disabled; // one run at a time, whichever button began it
+  stop.disabled = SETTLED.includes(status) || status === "starting";
+  if ((focus === run || focus === plant) && run.disabled && !stop.disabled) stop.focus();
   if (focus === stop && stop.disabled) run.focus();
 };
 const setRate = (text) => {
@@ -49,7 +53,7 @@ const showColumns = (chosen, prompts) => {
   columns = recipes.map((recipe) => makeColumn(page, recipe, prompts));
   columnsNode.replaceChildren(...columns.map(({ node }) => node));
 };
-let form = { prompts: [], recipes: page.recipes.map(({ key }) => key) };
+let form = { prompts: [], recipes: page.picked };
 const preview = (change) => {
   form = { ...form, ...change };
   if (firstLine !== null) return; // a run's texts stay until the next run
@@ -137,7 +141,7 @@ watch("value", () => read(props.value));
 // What happens around the stage
 
 document.addEventListener("click", ({ target }) => {
-  if (target.closest?.("#run") && SETTLED.includes(status)) {
+  if (target.closest?.("#run, #plant") && SETTLED.includes(status)) {
     pending = true;
     setStatus("starting", words.starting);
   }
@@ -149,6 +153,7 @@ document.addEventListener("kshipra:settled", () => {
   const whole = SETTLED.includes(status);
   setStatus(whole ? status : "failed", whole ? document.getElementById("status").textContent : words.lost);
 });
+document.addEventListener("kshipra:lab", () => setTimeout(setButtons));
 document.addEventListener("kshipra:form", ({ detail }) => preview(detail));
 
 endLoadingTimer();

@@ -84,8 +84,9 @@ BUGS: tuple[Bug, ...] = (
         "pads_visible",
     ),
 )
-LAB_KEYS: tuple[str, ...] = tuple(recipe.key for bug in BUGS for recipe in (bug.healthy, bug.broken))
-_ALL = {recipe.key: recipe for recipe in (*RECIPES, *(r for bug in BUGS for r in (bug.healthy, bug.broken)))}
+LAB_RECIPES: tuple[Recipe, ...] = tuple(recipe for bug in BUGS for recipe in (bug.healthy, bug.broken))
+LAB_KEYS: tuple[str, ...] = tuple(recipe.key for recipe in LAB_RECIPES)
+_ALL = {recipe.key: recipe for recipe in (*RECIPES, *LAB_RECIPES)}
 
 
 def recipe_named(key: str) -> Recipe:

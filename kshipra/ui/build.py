@@ -20,12 +20,13 @@ import gradio as gr
 
 from kshipra.backends.base import Backend, Run
 from kshipra.errors import KshipraError
-from kshipra.recipes import RECIPES, recipe_named
+from kshipra.recipes import LAB_RECIPES, RECIPES, recipe_named
 from kshipra.types import Loading, ModelChoice
 from kshipra.ui import recorded, words
 from kshipra.ui.endpoint import compare_endpoint
-from kshipra.ui.fields import ASSETS, rail, script
+from kshipra.ui.fields import ASSETS, lab, rail, script
 from kshipra.ui.form import Form, in_order, plan_of
+from kshipra.ui.lab import planting
 from kshipra.ui.lines import line
 from kshipra.ui.links import copy_script, form_of
 from kshipra.ui.record import Recording, to_json
@@ -157,8 +158,10 @@ def _stage() -> gr.HTML:
         page={
             "words": words.PAGE,
             "recipes": [
-                {"key": r.key, "letter": r.letter, "label": r.label, "sentence": r.sentence} for r in RECIPES
+                {"key": r.key, "letter": r.letter, "label": r.label, "sentence": r.sentence}
+                for r in (*RECIPES, *LAB_RECIPES)
             ],
+            "picked": list(RECIPE_KEYS),
             "figures": [dict(zip(named, figure, strict=True)) for figure in words.FIGURES],
             "charts": [dict(zip((*named[:2], "note", named[2]), c, strict=True)) for c in words.CHARTS],
             "summary": [{"label": label, "definition": text} for label, text in words.SUMMARY],
@@ -178,6 +181,9 @@ def _study() -> gr.HTML:
             "record.js",
             "race.js",
             "timeline.js",
+            "proof_box.js",
+            "proof_tokens.js",
+            "proof_lab.js",
             "proof.js",
             "prediction.js",
             "export.js",
@@ -218,6 +224,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
                     page={"words": words.RAIL},
                 )
                 fields = rail(choice, backend.devices())
+                bug, sentence, plant = lab()
                 link = gr.Button(words.LINK["label"], size="sm", elem_id="copy-link")
             with gr.Column(elem_id="main", scale=1, min_width=300):
                 with gr.Row(elem_id="toolbar"):
@@ -230,17 +237,24 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         def stop_run(request: gr.Request) -> None:
             sessions.stop(str(request.session_hash))
 
-        running = run.click(
-            run_handler(backend, choice, sessions),
-            inputs=fields,
-            outputs=[stage, study],
-            show_progress="hidden",
-            api_visibility="private",
-            concurrency_limit=WATCHERS,
-            trigger_mode="once",
-        )
-        for event in (running.then, running.failure):  # `then` alone is silent after an error
-            event(None, js=_SETTLED)
+        handler = run_handler(backend, choice, sessions)
+        for button, start, inputs in (
+            (run, handler, fields),
+            (plant, planting(handler), [bug, *fields]),
+        ):
+            running = button.click(
+                start,
+                inputs=inputs,
+                outputs=[stage, study],
+                show_progress="hidden",
+                api_visibility="private",
+                concurrency_id="runs",  # both buttons' together
+                concurrency_limit=WATCHERS,
+                trigger_mode="once",
+            )
+            for event in (running.then, running.failure):  # `then` alone is silent after an error
+                event(None, js=_SETTLED)
+        bug.change(None, bug, sentence, js="(key) => key")
         fields[1].change(None, fields[1], js=_SHOW_RECIPES)
         stop.click(stop_run, queue=False, show_progress="hidden", api_visibility="private")
         page.load(

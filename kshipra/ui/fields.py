@@ -10,7 +10,7 @@ from gradio.components import Component
 
 from kshipra.limits import MAX_PROMPTS
 from kshipra.models.catalogue import NAMES
-from kshipra.recipes import RECIPE_KEYS, RECIPES
+from kshipra.recipes import BUGS, RECIPE_KEYS, RECIPES
 from kshipra.types import DTYPES, DeviceChoice, ModelChoice
 from kshipra.ui import words
 
@@ -87,3 +87,25 @@ def rail(choice: ModelChoice, devices: tuple[DeviceChoice, ...]) -> list[Compone
             1, step=0.05, label="Repetition penalty", info="1 is off", elem_id="repetition-penalty"
         )
     return [prompts, recipes, model, device, dtype, chat, most, temperature, top_k, top_p, penalty, seed]
+
+
+def lab() -> tuple[gr.Radio, gr.HTML, gr.Button]:
+    """Build the bug lab in the current context: which fault, its sentence, the button that plants it."""
+    with gr.Accordion(words.LAB["title"], open=False, elem_id="lab"):
+        bug = gr.Radio(
+            [(bug.label, bug.key) for bug in BUGS],
+            value=BUGS[0].key,
+            label=words.LAB["bug"],
+            info=words.LAB["info"],
+            elem_id="bug",
+        )
+        sentence = gr.HTML(
+            BUGS[0].key,
+            elem_id="bug-sentence",
+            html_template="<p class='k-bug-sentence' aria-live='polite'></p>",
+            js_on_load=script("lab.js"),
+            apply_default_css=False,
+            page={"sentences": {bug.key: bug.sentence for bug in BUGS}},
+        )
+        plant = gr.Button(words.LAB["plant"], elem_id="plant")
+    return bug, sentence, plant

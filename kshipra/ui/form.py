@@ -8,7 +8,7 @@ from typing import Any
 
 from kshipra.errors import InputError
 from kshipra.limits import MAX_NEW_TOKENS, clean_text
-from kshipra.recipes import RECIPE_KEYS
+from kshipra.recipes import LAB_KEYS, RECIPE_KEYS
 from kshipra.types import ModelChoice, Plan, SamplingParams
 
 
@@ -58,9 +58,11 @@ def _seed(value: Any) -> int | None:
 
 
 def in_order(plan: Plan) -> Plan:
-    """`plan` with its recipes in the page's order; unknown ones stay for the backend to refuse."""
-    known = [key for key in RECIPE_KEYS if key in plan.recipes]
-    return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in RECIPE_KEYS)))
+    """`plan` with its recipes in the page's order, each once, the bug lab's last; unknown ones stay for the
+    backend to refuse."""
+    order = (*RECIPE_KEYS, *LAB_KEYS)
+    known = [key for key in order if key in plan.recipes]
+    return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in order)))
 
 
 def plan_of(form: Form, default: ModelChoice) -> Plan:

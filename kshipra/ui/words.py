@@ -199,7 +199,82 @@ TIMELINE: dict[str, Any] = {
     "cut": "The first {most} passes of each way; the exported document has them all.",
 }
 
-PROOF: dict[str, str] = {}
+PROOF = {
+    "first": "First way",
+    "second": "Second way",
+    "verdicts": {
+        "identical": "identical",
+        "near-tie": "rounding near-tie",
+        "fault": "real fault",
+        "ended": "ended earlier",
+        "none": "not compared",
+    },
+    "unfinished": "Two ways are compared when the whole run has gone to its end.",
+    "alone": "There is one way in this run: pick two or more to compare them.",
+    "place": "where they part",
+    "placeText": "prompt {row}, new token {position}",
+    "goTo": "go to it",
+    "takes": "{letter} takes",
+    "hadEnded": "had ended",
+    "margin": "margin",
+    "marginMeans": "Distance between the two best logits of {letter} at this place.",
+    "largest": "largest logit difference",
+    "largestMeans": "The most that any logit of the vocabulary differs between the two ways at this place.",
+    "how": "Hover a token, or press Tab and then the arrow keys: its probability and the five likeliest, as "
+    "the model itself gives them, before temperature and cut-offs. · is a space, ⏎ a new line.",
+    "prompt": "Prompt {n}",
+    "tokens": "New tokens of prompt {n}; arrow keys go from token to token",
+    "count": "{n} new tokens",
+    "same": "{n} new tokens, the same in both",
+    "counts": "{first} new tokens against {second}",
+    "noTokens": "no new tokens",
+    "more": "Show the next {n} of {left} more tokens",
+    "token": "{letter}, token {n}: {text}",
+    "differs": "different",
+    "firstDifference": "first difference",
+    "id": "id {id}",
+    "probability": "probability",
+    "alternatives": "The five likeliest tokens",
+    "text": "token",
+    "number": "id",
+    "logProbability": "log p",
+    "chosen": "chosen",
+    "outside": "The chosen token is not among the five likeliest.",
+    "noAlternatives": "This run holds no probabilities.",
+}
+
+LAB = {
+    "title": "Bug lab",
+    "bug": "Plant a classic fault",
+    "info": "It runs beside the healthy way, with the prompts and settings from above.",
+    "plant": "Plant it for one run",
+    "heading": "Planted: {label}",
+    "checks": "The engine's checks on both",
+    "check": "check",
+    "healthy": "Healthy",
+    "broken": "Broken",
+    "passed": "passed",
+    "caught": "caught",
+    "figures": "off by {difference}, {tolerance} allowed",
+    "caughtBy": "What catches it here: {checks}.",
+    "names": {
+        "padding": "the padding check",
+        "one-token": "the check with one-token steps",
+        "two-token": "the check with two-token steps",
+    },
+    "caughtByNone": "No check catches it on this model.",
+    "noChecks": "The run ended before its checks were taken.",
+    "why": "Why: {why}",
+    "noPads": "All prompts of this run have the same number of tokens, so no row was padded and the fault "
+    "had nothing to spoil in the texts: take prompts of unequal length.",
+    "positions": {
+        "learned": "{model} is of the family {family}, which learned a vector for every position: a token at "
+        "a wrong position gets another vector, and the whole text can change.",
+        "rotary": "{model} is of the family {family}, which turns queries and keys by their position "
+        "(rotary): only the distance between two tokens counts, so a shift of a whole row changes nothing, "
+        "and wrong distances do.",
+    },
+}
 
 PREDICTION = {
     "none": "No prediction: the run was stopped before this machine's roofline was known.",
@@ -254,6 +329,7 @@ STUDY = {
     "race": RACE,
     "timeline": TIMELINE,
     "proof": PROOF,
+    "lab": LAB,
     "prediction": PREDICTION,
     "export": EXPORT,
     "history": HISTORY,
