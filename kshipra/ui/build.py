@@ -167,12 +167,21 @@ def _study() -> gr.HTML:
             "timeline.js",
             "proof.js",
             "prediction.js",
+            "check_record.js",
+            "figures.js",
+            "report.js",
             "export.js",
+            "runs.js",
             "history.js",
             "study.js",
         ),
         apply_default_css=False,
-        page={"words": words.STUDY},
+        page={
+            "words": words.STUDY,
+            "charts": [dict(zip(("key", "label", "note"), chart, strict=False)) for chart in words.CHARTS],
+            "summary_heads": [label for label, _ in words.SUMMARY],
+            "report_css": (ASSETS / "report.css").read_text(encoding="utf-8"),
+        },
     )
 
 

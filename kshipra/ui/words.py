@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 NAME = "Kshipra"
 SENTENCE = "One model, the same prompts, several ways of generating: watch what each one buys."
 BUG = "Something went wrong in Kshipra itself; see the log."
@@ -134,9 +136,156 @@ PROOF: dict[str, str] = {}
 
 PREDICTION: dict[str, str] = {}
 
-EXPORT: dict[str, str] = {}
+SETTINGS_LINE = {
+    "prompt": "{n} prompt",
+    "prompts": "{n} prompts",
+    "most": "up to {n} new tokens",
+    "greedy": "greedy",
+    "drawn": "temperature {temperature}",
+    "chat": "chat template",
+    "raw": "raw text",
+}
 
-HISTORY: dict[str, str] = {}
+EXPORT: dict[str, Any] = {
+    "takeHead": "Take this run with you",
+    "reportHead": "Report",
+    "reportSentence": "One HTML file with figures, charts, texts and settings. It opens offline, prints, and can be "
+    "opened here again.",
+    "reportButton": "HTML",
+    "jsonHead": "The whole run",
+    "jsonSentence": "Settings, machine, versions and every step as one JSON document. It can be opened here again.",
+    "csvHead": "Steps",
+    "csvSentence": "A line for each forward pass of each way, for a spreadsheet.",
+    "chartLabel": "{chart} as {format}",
+    "saved": "Saved as {file}.",
+    "notDrawn": "The charts could not be drawn: reload the page and open the run again.",
+    "openHead": "Open a run",
+    "choose": "Choose a file",
+    "orDrop": "or drop it here: a JSON or a report that was saved above",
+    "local": "Files are read in this browser and sent nowhere.",
+    "opened": "{file} is open.",
+    "tooLarge": "{file} is larger than 64 MB, which no run of Kshipra is.",
+    "notRead": "the file could not be read.",
+    "notJson": "this is not JSON, or it is cut off.",
+    "noData": "this page holds no run: open a report that was saved by Kshipra.",
+    "notARun": "this is JSON, but not a run of Kshipra.",
+    "newer": "a newer Kshipra wrote it (format {version}; this one reads {newest}): update Kshipra to open it.",
+    "wrong": "the run is damaged: {where} must be {what}.",
+    "root": "the document",
+    "kinds": {
+        "text": "a text of a sensible length",
+        "number": "a number in its range",
+        "whole": "a whole number in its range",
+        "flag": "true or false",
+        "word": "one of the words that are known here",
+        "list": "a list of a sensible length",
+        "parts": "an object with named parts",
+        "date": "a date",
+        "letter": "a capital letter",
+        "key": "a short name in small letters",
+        "flat": "less deeply nested",
+        "prompts": "about the prompts of this run, each once",
+        "order": "in the order of time",
+        "tokens": "about the tokens that the steps tell of",
+        "ways": "about ways of this run, each with its own name and letter",
+    },
+    # charts
+    **{name: PAGE[name] for name in ("step", "ms", "seconds", "rate", "resident", "kv")},
+    # report
+    "reportTitle": "{model}: a run of Kshipra",
+    "reportLine": "{machine}, {when}",
+    "figures": "Figures",
+    "charts": "Charts",
+    "texts": "Texts",
+    "promptHead": "Prompt {n}",
+    "noText": "(no text)",
+    "finish": FINISH,
+    "comparisons": "Are the tokens the same?",
+    "predictions": "What should it have taken?",
+    "bug": "Bug lab",
+    "passed": "Passed.",
+    "failed": "Failed.",
+    "settingsHead": "Settings",
+    "modelHead": "Model",
+    "machineHead": "Machine",
+    "processor": "processor",
+    "system": "system",
+    "memory": "memory",
+    "device": "device",
+    "cpu": "cpu, {n} threads",
+    "versions": "versions",
+    "model": "model",
+    "asked": "asked for as",
+    "shape": "shape",
+    "shapeText": "{layers} layers, width {width}, {heads} heads, {kv_heads} key/value heads of {head_size}, "
+    "{parameters} parameters",
+    "precision": "precision",
+    "precisionText": "computed in {dtype}, weights {weights}, {execution}",
+    "weights": "weights",
+    "kvPerToken": "keys and values a token",
+    "settingsLine": "run",
+    "settings": SETTINGS_LINE,
+    "topK": "top-k",
+    "topP": "top-p",
+    "penalty": "repetition penalty",
+    "seeds": "seeds",
+    "stops": "stop texts",
+    "off": "off",
+    "reopen": "The whole run, every step of it, lies inside this file: open it in Kshipra under “Export and open” to "
+    "replay it.",
+}
+
+HISTORY: dict[str, Any] = {
+    "sentence": "The last {most} runs that ended in this browser. They are kept in it and nowhere else.",
+    "none": "No earlier run yet: change a setting or the model, press Run, and compare the two here.",
+    "notKept": "This browser keeps no data for this page, so earlier runs are forgotten when it is closed.",
+    "choose": "Compare with",
+    "this": "shown now",
+    "notShown": "Open or make a run to compare it with one of these.",
+    "remove": "Forget",
+    "removeLabel": "Forget the run of {when}",
+    "clear": "Forget all",
+    "confirm": "Press again to forget {n} runs",
+    "settings": SETTINGS_LINE,
+    "where": "{device}, {dtype}",
+    "cpu": "{device}, {threads} threads, {dtype}",
+    "against": "The run shown, against that of {when}",
+    "same": "Same model, machine, settings and versions.",
+    "differs": "What differs",
+    "now": "now",
+    "before": "before",
+    "facts": {
+        "model": "model",
+        "device": "device",
+        "dtype": "precision",
+        "threads": "threads",
+        "processor": "processor",
+        "settings": "settings",
+        "prompts": "prompts",
+        "versions": "versions",
+    },
+    "otherPrompts": "others",
+    "figure": "figure",
+    "ratio": "now / before",
+    "better": "better",
+    "worse": "worse",
+    "figures": {
+        "end_to_end_tok_per_s": "end to end, tok/s",
+        "decode_tok_per_s": "decode, tok/s",
+        "ttft_s": "TTFT",
+        "p50": "step p50",
+        "peak_extra_bytes": "peak extra",
+        "kv_bytes": "KV used",
+        "new_tokens": "new tokens",
+    },
+    "sameTokens": "The same tokens as before.",
+    "otherTokens": "Other tokens than before.",
+    "otherModel": "Another model: tokens are not compared.",
+    "otherSettings": "Other prompts or settings: tokens are not compared.",
+    "notWhole": "Did not run to its end: tokens are not compared.",
+    "onlyNow": "Only in the run shown: {ways}.",
+    "onlyBefore": "Only in the earlier run: {ways}.",
+}
 
 STUDY = {
     "label": "Study of the run",
