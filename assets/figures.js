@@ -79,13 +79,14 @@ const figureOf = (() => {
 
   return (record, { key, label, note }, words, colours) => {
     const font = { family: FONT, color: colours.soft, size: 12 };
+    const about = literal(`${note} · ${record.model.spec.name}, ${record.model.device}`);
     const base = {
-      paper_bgcolor: colours.card, plot_bgcolor: colours.card, font, separators: ".,", margin: { l: 60, r: 34, t: 104, b: 52 },
+      paper_bgcolor: colours.card, plot_bgcolor: colours.card, font, separators: ".,", margin: { l: 60, r: 34, t: 84, b: 52 },
       title: {
-        text: label, x: 0.02, xanchor: "left", y: 0.95, yanchor: "top", font: { ...font, size: 17, weight: 700, color: colours.ink },
-        subtitle: { text: literal(`${note} · ${record.model.spec.name}, ${record.model.device}`), font: { ...font, color: colours.faint } },
+        text: `${label}  <span style="font-size: 12px; font-weight: 400; color: ${colours.faint}">${about}</span>`,
+        x: 0, xref: "paper", xanchor: "left", y: 0.95, yanchor: "top", font: { ...font, size: 17, weight: 700, color: colours.ink },
       },
-      showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+      showlegend: true, legend: { orientation: "h", x: 0, y: 1.03, yanchor: "bottom" },
       xaxis: axis(key === "latency" ? words.step : words.seconds, colours),
       yaxis: axis(key === "latency" ? words.ms : words.rate, colours),
     };

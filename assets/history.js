@@ -2,7 +2,7 @@
 
 const makeHistory = ({ words }) => {
   const store = makeRunStore();
-  const NEAR = 0.02; // a difference that small is no news
+  const NEAR = 0.05; // a difference that small is no news
   const SHOWN = { ttft_s: seconds, p50: seconds, peak_extra_bytes: bytes, kv_bytes: bytes };
   const MORE_IS_BETTER = { end_to_end_tok_per_s: true, decode_tok_per_s: true, ttft_s: false, p50: false, peak_extra_bytes: false, kv_bytes: false };
   let now = null; // summary of the run shown
@@ -31,9 +31,10 @@ const makeHistory = ({ words }) => {
       on: { click: () => remove(run) },
     });
     return make("li", { class: isNow(run) ? "k-now" : null },
-      make("label", {}, radio, make("span", { class: "k-when", text: date(run) }), make("b", { text: run.model }), make("span", { text: where(run) }),
-        make("span", { class: "k-settings", text: run.settings }), make("span", { class: "k-letters" }, ...run.ways.map(mark)),
-        ...(isNow(run) ? [make("small", { class: "k-badge", text: words.this })] : [])),
+      make("label", {}, radio,
+        make("span", {}, make("b", { text: run.model }), make("span", { text: where(run) }), make("span", { class: "k-when", text: date(run) }),
+          ...(isNow(run) ? [make("small", { class: "k-badge", text: words.this })] : [])),
+        make("span", {}, make("span", { text: run.settings }), ...run.ways.map(mark))),
       forget);
   };
 

@@ -149,11 +149,11 @@ SETTINGS_LINE = {
 EXPORT: dict[str, Any] = {
     "takeHead": "Take this run with you",
     "reportHead": "Report",
-    "reportSentence": "One HTML file with figures, charts, texts and settings. It opens offline, prints, and can be "
-    "opened here again.",
+    "reportSentence": "One HTML file with figures, charts and texts. It opens offline, it prints, and opens "
+    "here again.",
     "reportButton": "HTML",
     "jsonHead": "The whole run",
-    "jsonSentence": "Settings, machine, versions and every step as one JSON document. It can be opened here again.",
+    "jsonSentence": "Settings, machine, versions and every step as one JSON document. It opens here again.",
     "csvHead": "Steps",
     "csvSentence": "A line for each forward pass of each way, for a spreadsheet.",
     "chartLabel": "{chart} as {format}",
@@ -169,7 +169,7 @@ EXPORT: dict[str, Any] = {
     "notJson": "this is not JSON, or it is cut off.",
     "noData": "this page holds no run: open a report that was saved by Kshipra.",
     "notARun": "this is JSON, but not a run of Kshipra.",
-    "newer": "a newer Kshipra wrote it (format {version}; this one reads {newest}): update Kshipra to open it.",
+    "newer": "a newer Kshipra wrote it (format {version}, and this one reads {newest}): update Kshipra.",
     "wrong": "the run is damaged: {where} must be {what}.",
     "root": "the document",
     "kinds": {
@@ -231,8 +231,8 @@ EXPORT: dict[str, Any] = {
     "seeds": "seeds",
     "stops": "stop texts",
     "off": "off",
-    "reopen": "The whole run, every step of it, lies inside this file: open it in Kshipra under “Export and open” to "
-    "replay it.",
+    "reopen": "The whole run, every step of it, lies inside this file: open it in Kshipra under “Export and "
+    "open” to replay it.",
 }
 
 HISTORY: dict[str, Any] = {
