@@ -30,8 +30,10 @@ const select = (key, focus = false) => {
 };
 
 // Show a document; what is not on screen is drawn when its tab is opened.
-const open = (record, tab = current) => {
+// `source`: "run" (it has just ended here), "file", "recorded".
+const open = (record, tab = current, source = "file") => {
   shownRecord = record;
+  for (const { view } of Object.values(views)) view.opened?.(record, source);
   setText(caption, filled(words.shown, {
     model: record.model.spec.name, machine: record.machine.processor,
     when: new Date(record.taken_at).toLocaleString(),
@@ -64,6 +66,6 @@ root.append(list, caption, make("p", { class: "k-empty k-study-idle", text: word
 explainOnHover(root);
 select(current);
 
-const read = () => { if (props.value) open(JSON.parse(props.value)); };
+const read = () => { if (props.value) open(JSON.parse(props.value), current, "run"); };
 watch("value", read);
 read();

@@ -20,7 +20,7 @@ import gradio as gr
 
 from kshipra.backends.base import Backend, Run
 from kshipra.errors import KshipraError
-from kshipra.recipes import LAB_RECIPES, RECIPES, recipe_named
+from kshipra.recipes import LAB_RECIPES, RECIPE_KEYS, RECIPES, recipe_named
 from kshipra.types import Loading, ModelChoice
 from kshipra.ui import recorded, words
 from kshipra.ui.endpoint import compare_endpoint
@@ -186,12 +186,22 @@ def _study() -> gr.HTML:
             "proof_lab.js",
             "proof.js",
             "prediction.js",
+            "check_record.js",
+            "figures.js",
+            "report.js",
             "export.js",
+            "runs.js",
             "history.js",
             "study.js",
         ),
         apply_default_css=False,
-        page={"words": words.STUDY, "recorded": recorded.runs()},
+        page={
+            "words": words.STUDY,
+            "recorded": recorded.runs(),
+            "charts": [dict(zip(("key", "label", "note"), chart, strict=False)) for chart in words.CHARTS],
+            "summary_heads": [label for label, _ in words.SUMMARY],
+            "report_css": (ASSETS / "report.css").read_text(encoding="utf-8"),
+        },
     )
 
 

@@ -1,0 +1,104 @@
+// The three charts and the table of steps as they leave the page: drawn from a run's document, pure, in light colours.
+
+// A spreadsheet takes a text that starts so for a formula; after an apostrophe it does not.
+const stepsCsv = (() => {
+  const cell = (value) => {
+    if (value === null) return "";
+    const text = typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? `'${value}` : String(value);
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const PLAIN = ["processed_tokens", "pad_tokens"];
+  const REST = ["elapsed_s", "at_s", "kv_bytes", "kv_held_bytes", "resident_bytes", "peak_extra_bytes", "flops"];
+  const HEADS = ["way", "index", "phase", "rows", ...PLAIN, "new_tokens", ...REST];
+  return (record) => {
+    const lines = record.ways.flatMap((way) => way.result.steps.map((step) => [
+      way.label, step.index, step.phase, step.rows.join(" "), ...PLAIN.map((name) => step[name]), step.new_tokens.length,
+      ...REST.map((name) => step[name]),
+    ]));
+    return [HEADS, ...lines].map((line) => `${line.map(cell).join(",")}\r\n`).join("");
+  };
+})();
+
+// { data, layout } of one chart, as Plotly takes them. `colours` are the variables of assets/report.css by name.
+const figureOf = (() => {
+  const WINDOW = 8, MOST_POINTS = 500, MIB = 2 ** 20; // as kshipra/ui/columns.py
+  const FONT = "'IBM Plex Sans', ui-sans-serif, system-ui, sans-serif";
+
+  // Plotly reads a few tags in texts
+  const literal = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+  const rateUpTo = (steps, end) => {
+    const begin = Math.max(0, end - WINDOW + 1);
+    const time = steps[end].at_s - (begin ? steps[begin - 1].at_s : 0);
+    const made = steps.slice(begin, end + 1).reduce((sum, step) => sum + step.new_tokens.length, 0);
+    return time > 0 && made ? made / time : null;
+  };
+
+  // A long run has more passes than a chart has room: one point for several, their mean time and the state after them.
+  const pointsOf = ({ result: { steps } }) => {
+    const stride = Math.max(1, Math.ceil(steps.length / MOST_POINTS));
+    const points = [];
+    for (let begin = 0; begin < steps.length; begin += stride) {
+      const group = steps.slice(begin, begin + stride);
+      const last = group.at(-1);
+      points.push({
+        step: begin + group.length, at: last.at_s, rate: rateUpTo(steps, begin + group.length - 1),
+        ms: (1000 * group.reduce((sum, step) => sum + step.elapsed_s, 0)) / group.length,
+        above: (last.resident_bytes - steps[0].resident_bytes) / MIB, kv: last.kv_bytes / MIB,
+        prefill: group.some((step) => step.phase === "prefill"),
+      });
+    }
+    return points;
+  };
+
+  const LINES = { latency: [["step", "ms", "y"]], throughput: [["at", "rate", "y"]], memory: [["at", "above", "y"], ["at", "kv", "y2"]] };
+
+  const traces = (way, points, [x, y, yaxis], colours) => {
+    const ink = colours[`way-${hue(way)}`];
+    const line = {
+      type: "scatter", x: points.map((point) => point[x]), y: points.map((point) => point[y]), yaxis, cliponaxis: false,
+      mode: points.length === 1 ? "markers" : "lines", name: literal(`${way.letter} ${way.label}`), showlegend: yaxis === "y",
+      line: { color: ink, width: 2, dash: DASHES[hue(way)] }, marker: { color: ink, size: 6 },
+    };
+    const end = {
+      ...line, x: line.x.slice(-1), y: line.y.slice(-1), mode: "text", text: [` ${way.letter}`], textposition: "middle right",
+      textfont: { color: ink, size: 13, weight: 700 }, showlegend: false,
+    };
+    const prefills = points.filter((point) => point.prefill);
+    const rings = {
+      ...line, x: prefills.map((point) => point[x]), y: prefills.map((point) => point[y]), mode: "markers", showlegend: false,
+      marker: { color: ink, symbol: "circle-open", size: 8, line: { width: 1.5 } },
+    };
+    return y === "ms" ? [line, end, rings] : [line, end];
+  };
+
+  const axis = (title, colours, extra = {}) => ({
+    title: { text: title, standoff: 8 }, gridcolor: colours.grid, zerolinecolor: colours.grid, linecolor: colours.line,
+    automargin: true, rangemode: "tozero", ...extra,
+  });
+
+  return (record, { key, label, note }, words, colours) => {
+    const font = { family: FONT, color: colours.soft, size: 12 };
+    const about = literal(`${note} · ${record.model.spec.name}, ${record.model.device}`);
+    const base = {
+      paper_bgcolor: colours.card, plot_bgcolor: colours.card, font, separators: ".,", margin: { l: 60, r: 34, t: 84, b: 52 },
+      title: {
+        text: `${label}  <span style="font-size: 12px; font-weight: 400; color: ${colours.faint}">${about}</span>`,
+        x: 0, xref: "paper", xanchor: "left", y: 0.95, yanchor: "top", font: { ...font, size: 17, weight: 700, color: colours.ink },
+      },
+      showlegend: true, legend: { orientation: "h", x: 0, y: 1.03, yanchor: "bottom" },
+      xaxis: axis(key === "latency" ? words.step : words.seconds, colours),
+      yaxis: axis(key === "latency" ? words.ms : words.rate, colours),
+    };
+    const layout = key !== "memory" ? base : {
+      ...base, xaxis: { ...base.xaxis, anchor: "y2" },
+      yaxis: axis(words.resident, colours, { domain: [0.48, 1], rangemode: "normal" }),
+      yaxis2: axis(words.kv, colours, { domain: [0, 0.36] }),
+    };
+    const data = record.ways.flatMap((way) => {
+      const points = pointsOf(way);
+      return points.length ? LINES[key].flatMap((line) => traces(way, points, line, colours)) : [];
+    });
+    return { data, layout };
+  };
+})();
