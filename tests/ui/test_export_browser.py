@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from page_fake import CHOICE, FakeBackend, make_plan
 
-from kshipra.ui.build import ASSETS
+from kshipra.ui.fields import ASSETS
 from kshipra.ui.record import Recording, to_json
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ def refusal(page, content: dict | str | bytes, name: str = "run.json") -> str:
 def test_the_json_is_the_document_and_opens_again(open_page, tmp_path, monkeypatch):
     records = []
     monkeypatch.setattr(
-        "kshipra.ui.build.to_json", lambda found: records.append(to_json(found)) or records[-1]
+        "kshipra.ui.handlers.to_json", lambda found: records.append(to_json(found)) or records[-1]
     )
     page = open_page(FakeBackend(pace=0.05))
     page.click("#run")

@@ -11,7 +11,7 @@ from page_fake import CHOICE, FakeBackend
 from test_page_handler import FIELDS, last_status, lines, until
 
 from kshipra.recipes import BUGS
-from kshipra.ui.build import run_handler
+from kshipra.ui.handlers import run_handler
 from kshipra.ui.lab import planting
 from kshipra.ui.sessions import Sessions
 

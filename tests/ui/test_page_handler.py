@@ -17,8 +17,8 @@ from page_fake import CHOICE, FakeBackend
 
 from kshipra.errors import InputError
 from kshipra.ui import words
-from kshipra.ui.build import run_handler
 from kshipra.ui.form import Form, plan_of
+from kshipra.ui.handlers import run_handler
 from kshipra.ui.sessions import Sessions
 
 FIELDS = Form(
