@@ -131,8 +131,8 @@ const makeTimeline = (() => {
     const drawing = svg("svg", { height: HEIGHT, "aria-hidden": "true" }, hatches(id),
       ...ticks.map((tick) => svg("line", { class: "k-tick", x1: tick * scale, x2: tick * scale, y2: HEIGHT })),
       ...KINDS.filter((kind) => paths[kind]).map((kind) => area(id, kind, paths[kind])), cursor);
-    if (!items.length) return make("div", { class: "k-bar" }, drawing);
-    const bar = make("div", { class: "k-bar", tabindex: "0", role: "slider", "aria-valuemin": "1", "aria-valuemax": items.length,
+    if (!items.length) return make("div", { class: "k-timebar" }, drawing);
+    const bar = make("div", { class: "k-timebar", tabindex: "0", role: "slider", "aria-valuemin": "1", "aria-valuemax": items.length,
       "aria-valuenow": "1", "aria-label": filled(words.bar, { way: way.label }) }, drawing);
     makeAsking(bar, tip, cursor, items, scale, (item) => describe(words, item, way.result.steps.length, before));
     return bar;
@@ -197,7 +197,7 @@ const makeTimeline = (() => {
   return ({ words }) => {
     let shown = null;
     let drawnWidth = 0;
-    const tip = make("div", { class: "k-pass", "aria-hidden": "true" });
+    const tip = make("div", { class: "k-pass-tip", "aria-hidden": "true" });
     const bars = make("div", { class: "k-bars" });
     const axis = make("div", { class: "k-axis" }); // as wide as a bar
     const table = make("div", { class: "k-timeline-data k-table", hidden: "", tabindex: "0", role: "region",

@@ -15,7 +15,7 @@ TALL, SHORT = 44, 32  # a prefill's height and a decode's
 
 
 def bar(way: str) -> str:
-    return f".k-timeline-way[data-way={way}] .k-bar"
+    return f".k-timeline-way[data-way={way}] .k-timebar"
 
 
 def boxes(page, way: str, kind: str) -> list[list[float]]:
@@ -35,7 +35,7 @@ def timeline(open_page, tmp_path, monkeypatch):
         page.click(".k-watch")
         page.wait_for_selector(".k-lane")
         page.click("#tab-timeline")
-        page.wait_for_selector(".k-bar")
+        page.wait_for_selector(".k-timebar")
         return page
 
     return start
@@ -81,6 +81,7 @@ def test_padding_is_drawn_as_its_share_of_each_pass(timeline):
     page = timeline(document(change=quarter_padded))
     assert [box[3] for box in boxes(page, "static_batch", "pads")] == [TALL / 4] + [SHORT / 4] * 7
     assert [box[3] for box in boxes(page, "static_batch", "decode")] == [SHORT * 3 / 4] * 7
+    assert page.locator(bar("static_batch")).bounding_box()["height"] >= TALL  # nothing of it lies outside
     assert all(y + height == TALL for _, y, _, height in boxes(page, "static_batch", "pads"))
     said = page.locator(".k-padding").all_inner_texts()
     assert said == ["no padding", "no padding", "25 % of the computed positions were padding"]
@@ -89,7 +90,7 @@ def test_padding_is_drawn_as_its_share_of_each_pass(timeline):
 def test_arrow_keys_go_from_pass_to_pass_with_one_tab_stop(timeline):
     page = timeline(document(change=quarter_padded))
     page.focus(bar("kv_cache"))
-    shown = f"{bar('kv_cache')} .k-pass"
+    shown = f"{bar('kv_cache')} .k-pass-tip"
     assert page.inner_text(shown) == "Waiting 2.4 s for A"
     page.keyboard.press("ArrowRight")
     assert page.inner_text(shown).startswith("Pass 1 of 24: prefill\nrows 1 · tokens in ")
@@ -103,14 +104,14 @@ def test_arrow_keys_go_from_pass_to_pass_with_one_tab_stop(timeline):
     assert page.inner_text(shown).startswith("Pass 24 of 24")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.closest('.k-timeline-way').dataset.way") == "static_batch"
-    assert page.inner_text(f"{bar('static_batch')} .k-pass") == "Waiting 4.8 s for A, B"
+    assert page.inner_text(f"{bar('static_batch')} .k-pass-tip") == "Waiting 4.8 s for A, B"
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert page.inner_text(f"{bar('static_batch')} .k-pass") == (
+    assert page.inner_text(f"{bar('static_batch')} .k-pass-tip") == (
         "Pass 2 of 8: decode\nrows 3 · tokens in 9 · new tokens 3 · pads 3 · 100 ms"
     )
     page.keyboard.press("Escape")
-    assert page.locator(".k-pass:visible").count() == 0
+    assert page.locator(".k-pass-tip:visible").count() == 0
 
 
 def test_the_pointer_shows_the_pass_under_it(timeline):
@@ -118,11 +119,11 @@ def test_the_pointer_shows_the_pass_under_it(timeline):
     page.locator(bar("no_cache")).scroll_into_view_if_needed()
     at = page.locator(bar("no_cache")).bounding_box()
     page.mouse.move(at["x"] + at["width"] * 1.05 / 5.6, at["y"] + 30)  # the eleventh tenth of a second
-    assert page.inner_text(f"{bar('no_cache')} .k-pass").startswith("Pass 11 of 24: decode")
+    assert page.inner_text(f"{bar('no_cache')} .k-pass-tip").startswith("Pass 11 of 24: decode")
     cursor = page.locator(f"{bar('no_cache')} .k-cursor").bounding_box()
     assert cursor["x"] == pytest.approx(at["x"] + at["width"] * 1.0 / 5.6, abs=2)
     page.mouse.move(at["x"] - 30, at["y"] + 30)
-    assert page.locator(".k-pass:visible").count() == 0
+    assert page.locator(".k-pass-tip:visible").count() == 0
 
 
 def test_thousands_of_passes_cost_no_more_than_the_bar_is_wide_and_none_is_lost(timeline):
