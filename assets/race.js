@@ -224,7 +224,7 @@ const makeRace = (() => {
     const node = make("div", { class: "k-view k-race" }, stage);
     if (page.recorded.length) node.append(makeOffer(words, page.recorded, (record) => {
       opened = record;
-      open(record, "race");
+      open(record, "race", "recorded");
       controls.play.focus();
       if (length > 0) start();
     }));

@@ -62,10 +62,18 @@ list.addEventListener("keydown", ({ key }) => {
   const names = Object.keys(tabs);
   select(names.at((names.indexOf(current) + STEPS[key]) % names.length), true);
 });
-root.append(list, caption, make("p", { class: "k-empty k-study-idle", text: words.idle }), ...panels);
+const idle = make("p", { class: "k-empty k-study-idle", text: words.idle });
+root.append(list, caption, idle, ...panels);
 explainOnHover(root);
 select(current);
 
-const read = () => { if (props.value) open(JSON.parse(props.value), current, "run"); };
+const read = () => {
+  if (!props.value) return;
+  const record = JSON.parse(props.value);
+  if (record.left_out) {
+    root.classList.remove("k-filled");
+    setText(idle, record.left_out);
+  } else open(record, current, "run");
+};
 watch("value", read);
 read();

@@ -29,6 +29,7 @@ from kshipra.ui.view import RunView, model_text, refusal
 
 WAKE_EVERY_S = 0.3  # drawn without a GPU, an update costs 30 ms of a core, of the machine that also computes
 LOADING_POLL_S = 0.4
+MOST_STEPS = 20_000  # some 10 MB of JSON
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +47,16 @@ def watch(run: Run, view: RunView, recording: Recording) -> Iterator[tuple[str, 
             recording.add(message)
         if new := view.lines(time.monotonic()):
             text += new
-            document = recording.document() if view.ended else None
-            yield text, to_json(document) if document else ""
+            yield text, study_text(recording) if view.ended else ""
         time.sleep(max(0.0, woken_at + WAKE_EVERY_S - time.monotonic()))
+
+
+def study_text(recording: Recording) -> str:
+    """The record for the page, or the sentence that stands for one that no browser should hold."""
+    if recording.steps > MOST_STEPS:
+        return to_json({"left_out": words.STUDY_TOO_LONG.format(steps=recording.steps, most=MOST_STEPS)})
+    document = recording.document()
+    return to_json(document) if document else ""
 
 
 def run_handler(

@@ -88,6 +88,11 @@ class Recording:
             case _:
                 pass
 
+    @property
+    def steps(self) -> int:
+        """Forward passes and new tokens: what a document's size goes by."""
+        return sum(len(result.steps) + result.new_tokens for result, _ in self._results.values())
+
     def document(self) -> dict[str, Any] | None:
         """The run so far; None while no way has ended."""
         if self._ready is None or not self._results:

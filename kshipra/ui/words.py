@@ -461,6 +461,11 @@ HISTORY: dict[str, Any] = {
     "onlyBefore": "Only in the earlier run: {ways}.",
 }
 
+STUDY_TOO_LONG = (
+    "This run has {steps:,} passes and tokens, more than the {most:,} that can be studied on the page: take "
+    "fewer new tokens, fewer prompts or fewer ways."
+)
+
 STUDY = {
     "label": "Study of the run",
     "idle": "After a run: replay it as a race, see where its time went, prove its tokens, take it with you.",

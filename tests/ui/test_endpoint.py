@@ -6,6 +6,9 @@ import asyncio
 import inspect
 import json
 import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import gradio as gr
 import pytest
@@ -17,8 +20,14 @@ from kshipra.ui.endpoint import compare_endpoint
 from kshipra.ui.form import Form
 
 
+def in_a_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run `coroutine` in a thread of its own: a browser's fixture has a running loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def answer(backend: FakeBackend, *args, **kwargs) -> dict:
-    return asyncio.run(compare_endpoint(backend, CHOICE)(*args, **kwargs))
+    return in_a_loop(compare_endpoint(backend, CHOICE)(*args, **kwargs))
 
 
 def test_it_gives_the_document_that_the_page_exports():
@@ -72,7 +81,7 @@ def test_a_caller_that_goes_away_stops_its_run():
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(leave())
+    in_a_loop(leave())
     assert backend.runs[0].stops >= 1
     assert backend.runs[0].over.wait(5)
     assert backend.runs[0].steps < 50
@@ -110,5 +119,5 @@ def test_an_mcp_client_finds_the_tool_and_calls_it(serve):
             return said.content[0].text
 
     started = time.monotonic()
-    assert "kshipra-run" in asyncio.run(call())
+    assert "kshipra-run" in in_a_loop(call())
     assert time.monotonic() - started < 30

@@ -16,7 +16,7 @@ import pytest
 from page_fake import CHOICE, FakeBackend
 
 from kshipra.errors import InputError
-from kshipra.ui import words
+from kshipra.ui import handlers, words
 from kshipra.ui.form import Form, plan_of
 from kshipra.ui.handlers import run_handler
 from kshipra.ui.sessions import Sessions
@@ -283,3 +283,12 @@ def test_a_difference_is_a_sentence_with_both_candidates(bench):
 def test_what_was_refused_has_no_record(bench):
     list(bench.run(prompts=[]))
     assert bench.record == ""
+
+
+def test_a_run_too_long_for_a_browser_says_so_in_its_record(bench, monkeypatch):
+    monkeypatch.setattr(handlers, "MOST_STEPS", 31)
+    list(bench.run(max_new_tokens=4))  # two ways of two prompts: 16 passes and 16 tokens
+    assert json.loads(bench.record) == {
+        "left_out": "This run has 32 passes and tokens, more than the 31 that can be studied on the page: "
+        "take fewer new tokens, fewer prompts or fewer ways."
+    }
