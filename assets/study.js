@@ -73,7 +73,7 @@ const read = () => {
   if (record.left_out) {
     root.classList.remove("k-filled");
     setText(idle, record.left_out);
-  } else open(record, current, "run");
+  } else open(record, record.bug ? "proof" : current, "run"); // a planted fault is there to be seen
 };
 watch("value", read);
 read();

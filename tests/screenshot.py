@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from browser import FLAGS, find_chromium
 
@@ -46,15 +47,24 @@ def main(url: str = "http://127.0.0.1:7860/") -> None:
             page.goto(url)
             page.wait_for_selector("#stop:disabled")
             finish(page, "#run")
-            page.screenshot(path=ASSETS / "views" / f"page-{width}.png", full_page=True)
+            phone = width < 640  # there the toolbar sticks to the window's end, not to the page's
+            page.screenshot(path=ASSETS / "views" / f"page-{width}.png", full_page=not phone)
+            if phone:
+                page.locator(".k-charts").scroll_into_view_if_needed()
+                page.wait_for_timeout(3000)
+                page.screenshot(path=ASSETS / "views" / f"charts-{width}.png")
             if width == SIZES[0][0]:
                 page.locator("#study").evaluate(
                     "(node) => { node.hidden = true; node.style.display = 'none'; }"
                 )
                 page.screenshot(path=ASSETS / "page.png", full_page=True)
                 page.locator("#study").evaluate("(node) => { node.hidden = false; node.style.display = ''; }")
+            page.add_style_tag(
+                content="#toolbar { position: static !important; }"
+            )  # it would cover the views
             for view in VIEWS:
                 study(page, view, width)
+            report(page, browser, width, height)
             page.close()
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.goto(url)
@@ -64,9 +74,26 @@ def main(url: str = "http://127.0.0.1:7860/") -> None:
     print(f"wrote {ASSETS / 'page.png'} and {ASSETS / 'views'}")
 
 
+def report(page: Page, browser: Browser, width: int, height: int) -> None:
+    """The exported report, opened from disk by a browser that has no network."""
+    page.click("#tab-export")
+    with TemporaryDirectory() as folder:
+        with page.expect_download() as waited:
+            page.get_by_role("button", name="HTML", exact=True).click()
+        saved = Path(folder) / waited.value.suggested_filename
+        waited.value.save_as(saved)
+        offline = browser.new_context(viewport={"width": width, "height": height}, offline=True)
+        opened = offline.new_page()
+        opened.on("requestfailed", lambda request: print(f"the report asked for {request.url}"))
+        opened.goto(saved.as_uri())
+        opened.screenshot(path=ASSETS / "views" / f"report-{width}.png", full_page=True)
+        offline.close()
+
+
 def lab(page: Page) -> None:
     """One run of the bug lab, its columns and what the proof says of it."""
     page.click("#lab button >> nth=0")
+    page.get_by_label("Positions restart at 0").check()
     finish(page, "#plant")
     page.screenshot(path=ASSETS / "views" / "lab-1440.png", full_page=True)
 
