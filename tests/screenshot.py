@@ -66,10 +66,8 @@ def main(url: str = "http://127.0.0.1:7860/") -> None:
                 study(page, view, width)
             report(page, browser, width, height)
             page.close()
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.goto(url)
-        page.wait_for_selector("#stop:disabled")
-        lab(page)
+        for width, height in SIZES:
+            lab(browser.new_page(viewport={"width": width, "height": height}), url, width)
         browser.close()
     print(f"wrote {ASSETS / 'page.png'} and {ASSETS / 'views'}")
 
@@ -90,12 +88,22 @@ def report(page: Page, browser: Browser, width: int, height: int) -> None:
         offline.close()
 
 
-def lab(page: Page) -> None:
-    """One run of the bug lab, its columns and what the proof says of it."""
+def lab(page: Page, url: str, width: int) -> None:
+    """One run of the bug lab, its columns and what the proof says of it; on a phone the proof alone."""
+    page.goto(url)
+    page.wait_for_selector("#stop:disabled")
+    phone = width < 640
+    if phone:
+        page.click("#rail-toggle button")
     page.click("#lab button >> nth=0")
     page.get_by_label("Positions restart at 0").check()
     finish(page, "#plant")
-    page.screenshot(path=ASSETS / "views" / "lab-1440.png", full_page=True)
+    page.add_style_tag(content="#toolbar { position: static !important; }" if phone else "")
+    target = ASSETS / "views" / f"lab-{width}.png"
+    if phone:
+        page.locator("#study").screenshot(path=target)
+    else:
+        page.screenshot(path=target, full_page=True)
 
 
 if __name__ == "__main__":

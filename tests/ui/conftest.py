@@ -43,7 +43,7 @@ def open_page(chromium, serve):
         tab = chromium.new_page(viewport=view.pop("viewport", {"width": 1440, "height": 1200}), **view)
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-        tab.goto(url or serve(backend or FakeBackend(pace=0.3)))
+        tab.goto(url or serve(backend or FakeBackend(pace=0.1)))
         tab.wait_for_selector("#column-no_cache")
         tab.wait_for_selector("#stop:disabled")  # the scripts have taken over the buttons
         tabs.append(tab)
