@@ -98,7 +98,7 @@ def lab(page: Page, url: str, width: int) -> None:
     page.click("#lab button >> nth=0")
     page.get_by_label("Positions restart at 0").check()
     finish(page, "#plant")
-    page.add_style_tag(content="#toolbar { position: static !important; }" if phone else "")
+    page.add_style_tag(content="#toolbar { position: static !important; }")
     target = ASSETS / "views" / f"lab-{width}.png"
     if phone:
         page.locator("#study").screenshot(path=target)
