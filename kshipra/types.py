@@ -355,6 +355,11 @@ class Roofline:
 
 
 @dataclass(frozen=True)
+class Reviewing:
+    what: str  # the ways are over, the run is not: "Measuring this machine's memory and arithmetic", ...
+
+
+@dataclass(frozen=True)
 class Reviewed:
     """What was found out after the recipes had run: every pair compared, the checks of recipes with a planted
     fault, the machine's roofline, and the text of each id that the results name."""
@@ -370,4 +375,4 @@ class Ended:
     stopped: bool = False
 
 
-Message = Queued | Loading | Ready | Started | Stepped | Finished | Failed | Reviewed | Ended
+Message = Queued | Loading | Ready | Started | Stepped | Finished | Failed | Reviewing | Reviewed | Ended

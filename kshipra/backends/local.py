@@ -26,7 +26,7 @@ from kshipra.types import (
     Queued,
     Ready,
     Request,
-    Reviewed,
+    Reviewing,
     RunResult,
     Started,
     StepEvent,
@@ -173,23 +173,14 @@ class LocalBackend:
     def _review(
         self, run: LocalRun, requests: tuple[Request, ...], results: dict[str, RunResult], engine: Engine
     ) -> None:
-        from kshipra.engine.check import run_checks
-        from kshipra.engine.layout import layout_named
-        from kshipra.engine.review import compare, texts_of
-        from kshipra.engine.roofline import cached_roofline
+        from kshipra.engine.review import review
 
-        def progress(what: str, done: int | None, total: int | None) -> None:
-            run.tell(Loading(what, done, total))
+        def tell(what: str) -> None:
+            run.tell(Reviewing(what))
 
-        recipes = {key: recipe_named(key) for key in results}
-        checks = {
-            key: run_checks(engine.model, layout_named(recipe.fault), engine.device)
-            for key, recipe in recipes.items()
-            if key in LAB_KEYS
-        }
-        comparisons = compare(engine, requests, {key: (recipes[key], results[key]) for key in results})
-        roofline = cached_roofline(engine.device, engine.dtype, progress=progress)
-        run.tell(Reviewed(comparisons, checks, roofline, texts_of(engine, results.values())))
+        reviewed = review(engine, requests, results, stopped=run.stopped, tell=tell)
+        if reviewed is not None:
+            run.tell(reviewed)
 
     def _recipe(
         self, run: LocalRun, key: str, requests: tuple[Request, ...], engine: Engine

@@ -1,4 +1,5 @@
-"""After the recipes: every pair compared token by token, and where two part, both logits taken again there.
+"""After the recipes: every pair compared token by token, where two part both logits taken again there, and
+what the checks and the machine's roofline say.
 
 Runs are deterministic, so a recipe that runs again with its seeds comes to the same place by the same
 arithmetic; nothing is kept for it while recipes are timed.
@@ -6,24 +7,54 @@ arithmetic; nothing is kept for it while recipes are timed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
 import torch
 
-from kshipra.engine.check import tolerance
+from kshipra.engine import roofline
+from kshipra.engine.check import run_checks, tolerance
 from kshipra.engine.layout import layout_named
-from kshipra.engine.runner import Engine
+from kshipra.engine.runner import Engine, never
 from kshipra.metrics import Difference, first_difference
-from kshipra.types import Comparison, Recipe, Request, RunResult, Verdict
+from kshipra.recipes import LAB_KEYS, recipe_named
+from kshipra.types import Comparison, Recipe, Request, Reviewed, RunResult, Verdict
 
 Place = tuple[int, int]  # row, position among its new tokens
 
 
+def review(
+    engine: Engine,
+    requests: Sequence[Request],
+    results: Mapping[str, RunResult],
+    *,
+    stopped: Callable[[], bool],
+    tell: Callable[[str], None],
+) -> Reviewed | None:
+    """All that is found out about `results`, by recipe key; None where it was stopped. `tell` hears what
+    takes long."""
+    ways = {key: (recipe_named(key), result) for key, result in results.items()}
+    checks = {
+        key: run_checks(engine.model, layout_named(recipe.fault), engine.device)
+        for key, (recipe, _) in ways.items()
+        if key in LAB_KEYS
+    }
+    comparisons = compare(engine, requests, ways, stopped=stopped, tell=tell)
+    if stopped():
+        return None
+    machine = roofline.cached_roofline(engine.device, engine.dtype, progress=lambda what, *_: tell(what))
+    return Reviewed(comparisons, checks, machine, texts_of(engine, results.values()))
+
+
 def compare(
-    engine: Engine, requests: Sequence[Request], results: Mapping[str, tuple[Recipe, RunResult]]
+    engine: Engine,
+    requests: Sequence[Request],
+    results: Mapping[str, tuple[Recipe, RunResult]],
+    *,
+    stopped: Callable[[], bool] = never,
+    tell: Callable[[str], None] = lambda what: None,
 ) -> tuple[Comparison, ...]:
-    """Every pair of `results`, by recipe key, in their order."""
+    """Every pair of `results`, by recipe key, in their order; none where it was stopped."""
     pairs = list(combinations(results, 2))
     parting = {pair: first_difference(results[pair[0]][1], results[pair[1]][1]) for pair in pairs}
     wanted: dict[str, set[Place]] = {key: set() for key in results}
@@ -31,14 +62,25 @@ def compare(
         if difference is not None and None not in (difference.first_id, difference.second_id):
             for key in pair:
                 wanted[key].add((difference.row, difference.position))
+    if any(wanted.values()):
+        tell("Taking the logits again where two ways part")
     logits = {
-        key: logits_at(engine, requests, results[key][0], places) for key, places in wanted.items() if places
+        key: logits_at(engine, requests, results[key][0], places, stopped=stopped)
+        for key, places in wanted.items()
+        if places
     }
+    if stopped():
+        return ()
     return tuple(_comparison(*pair, parting[pair], logits) for pair in pairs)
 
 
 def logits_at(
-    engine: Engine, requests: Sequence[Request], recipe: Recipe, places: set[Place]
+    engine: Engine,
+    requests: Sequence[Request],
+    recipe: Recipe,
+    places: set[Place],
+    *,
+    stopped: Callable[[], bool] = never,
 ) -> dict[Place, torch.Tensor]:
     """The logits (V) from which `recipe` took its token at each of `places`, by running it again so far."""
     found: dict[Place, torch.Tensor] = {}
@@ -47,10 +89,11 @@ def logits_at(
         if (row, position) in places:
             found[row, position] = logits.clone()
 
-    run = engine.planted(layout_named(recipe.fault)).run(
-        requests, mode=recipe.mode, stopped=lambda: len(found) == len(places), observe=observe
-    )
-    for _ in run:
+    def enough() -> bool:
+        return stopped() or len(found) == len(places)
+
+    planted = engine.planted(layout_named(recipe.fault))
+    for _ in planted.run(requests, mode=recipe.mode, stopped=enough, observe=observe):
         pass
     return found
 

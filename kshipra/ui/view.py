@@ -20,6 +20,7 @@ from kshipra.types import (
     Ready,
     Recipe,
     Reviewed,
+    Reviewing,
     Started,
     StepEvent,
     Stepped,
@@ -183,6 +184,9 @@ class RunView:
         self._close(message.recipe, "stopped" if message.stopped else None)
         recipe = self._columns[self._places[message.recipe]].recipe
         self._outcomes.append(Outcome(recipe, message.result, "stopped" if message.stopped else None))
+
+    def _on_reviewing(self, message: Reviewing) -> None:
+        self._tell("status", "running", message.what)
 
     def _on_reviewed(self, message: Reviewed) -> None:
         """Told by the run's record, not line by line."""

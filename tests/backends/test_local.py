@@ -28,6 +28,7 @@ from kshipra.types import (
     Queued,
     Ready,
     Reviewed,
+    Reviewing,
     Roofline,
     SamplingParams,
     Started,
@@ -144,6 +145,26 @@ def test_stop_holds_within_two_steps_and_keeps_what_there_is(serve):
     assert messages[-1] == Ended(stopped=True)
     again = collect(backend.submit(plan()))
     assert of_kind(Finished, again)[0].result.rows[0].new_tokens == 5
+
+
+def test_stop_holds_while_logits_are_taken_again(serve):
+    """The ways are over, but where two part late, one of them runs again that far."""
+
+    def during(number: int) -> None:
+        if number == 2 + 2 * 40:  # after the warm-up: the last pass of the second way
+            model.script = [6]
+
+    model = FakeModel([5], prompt_tokens=2, step_s=0.02, during=during)
+    backend = serve(fake=model)
+    run = backend.submit(plan(recipes=("kv_cache", "static_batch"), new_tokens=40))
+    wait_for(lambda: model.passes > 2 + 2 * 40 + 5)
+    run.stop()
+    at_stop = model.passes
+    messages = collect(run)
+    assert model.passes <= at_stop + 2
+    assert of_kind(Reviewing, messages)
+    assert of_kind(Reviewed, messages) == []
+    assert messages[-1] == Ended(stopped=True)
 
 
 def test_stop_during_a_long_prefill_ends_with_that_pass(serve):

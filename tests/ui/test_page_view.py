@@ -21,6 +21,7 @@ from kshipra.types import (
     Plan,
     Queued,
     Ready,
+    Reviewing,
     Started,
     StepEvent,
     Stepped,
@@ -309,6 +310,14 @@ def test_the_wait_is_never_silent(plan):
     )
     assert model_text(None)
     assert model_text(Failed("No network.")) == "No network."
+
+
+def test_what_follows_the_ways_is_said_and_leaves_the_model_line_alone(plan):
+    view = view_of(plan)
+    view.add([READY, Reviewing("Measuring this machine's memory and arithmetic")])
+    lines = strict(view.lines(0.0))
+    assert of_kind(lines, "status")[-1][1:] == ["running", "Measuring this machine's memory and arithmetic"]
+    assert of_kind(lines, "model")[-1][1] == model_text(READY)
 
 
 def test_a_very_long_prompt_is_cut_in_the_middle_and_says_so():
