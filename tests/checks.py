@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +16,13 @@ from kshipra.modes import MODES
 from kshipra.types import SamplingParams
 
 RAGGED = [[7, 8, 9], [5, 4, 3, 2, 1], list(range(100, 130))]
+
+
+def planted(engine: Engine, layout: Layout) -> Engine:
+    """`engine` whose runs all go under `layout`."""
+    other = copy.copy(engine)
+    other.run = functools.partial(engine.run, layout=layout)
+    return other
 
 
 def greedy_ids(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from checks import all_modes_agree, greedy_ids, logits_in_pieces
+from checks import all_modes_agree, greedy_ids, logits_in_pieces, planted
 from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.layout import HONEST
 from kshipra.engine.runner import Engine, load
@@ -97,8 +97,8 @@ def test_a_wrong_decode_position_would_be_seen(engine, ids):
         return where
 
     solo = _solo(engine, ids[0])
-    planted = engine.planted(HONEST._replace(positions=off_by_one))
-    assert greedy_ids(planted, [ids[0]], "kv_cache", 12)[0] != solo
+    faulty = planted(engine, HONEST._replace(positions=off_by_one))
+    assert greedy_ids(faulty, [ids[0]], "kv_cache", 12)[0] != solo
 
 
 def test_sampled_rows_do_not_depend_on_the_mode(engine, ids):

@@ -189,11 +189,11 @@ class LocalBackend:
         from kshipra.engine.layout import layout_named
 
         recipe = recipe_named(key)
-        mode, engine = recipe.mode, engine.planted(layout_named(recipe.fault))
+        mode, layout = recipe.mode, layout_named(recipe.fault)
         events: list[StepEvent] = []
         run.tell(Started(key, requests))
         try:
-            for event in engine.run(requests, mode=mode, stopped=run.stopped):
+            for event in engine.run(requests, mode=mode, stopped=run.stopped, layout=layout):
                 events.append(event)
                 run.tell(Stepped(key, event))
         except Exception as error:

@@ -72,7 +72,8 @@ class Batch:
         self.rows = list(rows)
         self.cache = cache
         self.ids, self.valid = geometry.left_pad([row.ids for row in rows], pad_id, device)  # 2 x (B, S)
-        self.dense = len({len(row.ids) for row in rows}) == 1  # no pads: plain causal order needs no mask
+        self.pads = [self.ids.shape[1] - len(row.ids) for row in rows]  # in front, as long as the row runs
+        self.dense = not any(self.pads)  # no pads: plain causal order needs no mask
         self.decoding = False  # whether the prompts have been read
 
     @property
@@ -145,7 +146,7 @@ class Job:
             for row, id, best in zip(batch.rows, chosen, among, strict=True)
             if row.finish_reason is None
         ]
-        event = self._event(batch, running, columns, kept=1, new_tokens=tuple(tokens), elapsed_s=elapsed_s)
+        event = self._event(batch, running, columns, tuple(tokens), elapsed_s)
         batch.append(ids)
         return event
 
@@ -155,7 +156,7 @@ class Job:
         started_s = time.perf_counter()
         self._forward(batch, columns).sum().item()  # waits for the device
         elapsed_s = time.perf_counter() - started_s
-        return self._event(batch, batch.running, columns, kept=1, new_tokens=(), elapsed_s=elapsed_s)
+        return self._event(batch, batch.running, columns, (), elapsed_s)
 
     def _forward(self, batch: Batch, columns: int) -> torch.Tensor:
         """Logits (B, 1, V) of the last of `columns` new columns T behind those that are stored."""
@@ -175,14 +176,16 @@ class Job:
         batch: Batch,
         running: list[Row],
         columns: int,
-        *,
-        kept: int,
         new_tokens: tuple[NewToken, ...],
         elapsed_s: float,
     ) -> StepEvent:
         """Host work after a pass, outside its measured time: what it took and what memory there is."""
         rows, stored = len(batch.rows), batch.stored + columns
-        processed = int(batch.valid[[row in running for row in batch.rows], stored - columns : stored].sum())
+        processed = sum(
+            min(columns, stored - pads)
+            for row, pads in zip(batch.rows, batch.pads, strict=True)
+            if row in running and pads < stored
+        )
         if batch.cache is not None:
             batch.cache.advance(columns)
         phase = "decode" if batch.decoding else "prefill"
@@ -205,7 +208,7 @@ class Job:
             resident_bytes=resident_bytes,
             peak_extra_bytes=peak_extra_bytes,
             memory_method=self.meter.method,
-            flops=pass_flops(self.model.spec, rows=rows, columns=columns, stored=stored, kept=kept),
+            flops=pass_flops(self.model.spec, rows=rows, columns=columns, stored=stored, kept=1),
         )
 
     def clock_s(self) -> float:

@@ -92,8 +92,8 @@ def logits_at(
     def enough() -> bool:
         return stopped() or len(found) == len(places)
 
-    planted = engine.planted(layout_named(recipe.fault))
-    for _ in planted.run(requests, mode=recipe.mode, stopped=enough, observe=observe):
+    layout = layout_named(recipe.fault)
+    for _ in engine.run(requests, mode=recipe.mode, stopped=enough, layout=layout, observe=observe):
         pass
     return found
 

@@ -6,7 +6,6 @@ An engine is used by one thread at a time; `kshipra.backends.local` sees to that
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -56,15 +55,7 @@ class Engine:
             check_adapter(self.model)
         self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
         self.dtype: torch.dtype = getattr(torch, self.model.spec.dtype)
-        self.layout = HONEST
         self._warm = False
-
-    def planted(self, layout: Layout) -> Engine:
-        """The same model under another layout: for the bug lab, and for tests that must see a fault."""
-        self._warm_up()  # once for the model, not once a copy
-        other = copy.copy(self)
-        other.layout = layout
-        return other
 
     def stream(
         self,
@@ -122,16 +113,17 @@ class Engine:
         *,
         mode: str,
         stopped: Callable[[], bool] = never,
+        layout: Layout = HONEST,
         observe: Observer = nobody,
     ) -> Iterator[StepEvent]:
         """The events of `requests` under `mode`. The clock of the run stands still between two events, and
-        while `observe` is shown each new token's logits.
+        while `observe` is shown each new token's logits. Another `layout` plants a fault.
         """
         chosen = mode_named(mode)
 
         def events() -> Iterator[StepEvent]:
             self._warm_up()
-            job = Job(self.model, self.tokenizer, requests, self.device, layout=self.layout, observe=observe)
+            job = Job(self.model, self.tokenizer, requests, self.device, layout=layout, observe=observe)
             steps = chosen.run(job) if job.requests else iter(())
             while not stopped() and (event := next(steps, None)) is not None:
                 job.pause()

@@ -51,9 +51,8 @@ def draw(probabilities: Tensor, generator: torch.Generator) -> Tensor:
     return torch.minimum(choice, last)[0]
 
 
-Candidates = tuple[
-    float, tuple[tuple[int, float], ...]
-]  # the chosen id's log-probability, the best ids with theirs
+# The chosen id's log-probability, and the best ids with theirs.
+Candidates = tuple[float, tuple[tuple[int, float], ...]]
 SHOWN = 5
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import GPT2Config, LlamaConfig
 
+from checks import planted
 from conftest import Letters, make_gpt2, make_llama
 from fakes import FakeModel, spec
 from kshipra import machine
@@ -67,7 +68,7 @@ def caches() -> tuple[list[KVCache], Layout]:
 @pytest.mark.parametrize("make", [make_gpt2, make_llama])
 def test_kv_bytes_are_the_formula_and_the_tensors(caches, make, dtype, implementation):
     made, layout = caches
-    engine = Engine(make().to(dtype), Letters(), implementation=implementation).planted(layout)
+    engine = planted(Engine(make().to(dtype), Letters(), implementation=implementation), layout)
     for rows in (1, 4):
         prompts = [list(range(1, 91 + row)) for row in range(rows)]
         steps = []
@@ -209,7 +210,7 @@ def test_the_cache_goes_with_its_run(caches, ending):
             raise RuntimeError("out of memory")
 
     made, layout = caches
-    engine = Engine(FakeModel([5], during=fail), Letters()).planted(layout)
+    engine = planted(Engine(FakeModel([5], during=fail), Letters()), layout)
     events = engine.stream(
         [[1]], params=SamplingParams(9), stopped=lambda: ending == "stopped" and len(seen) > 3
     )

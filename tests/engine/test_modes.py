@@ -104,3 +104,13 @@ def test_passes_and_pads_are_counted(make):
     no_cache = engine.generate(RAGGED, mode="no_cache", params=SamplingParams(5))
     assert no_cache.kv_bytes == 0
     assert [step.processed_tokens for step in no_cache.steps[:5]] == [3, 4, 5, 6, 7]
+
+
+def test_a_prompt_read_in_pairs_counts_what_goes_in_and_decodes_after_it(engine):
+    steps = engine.generate(
+        [[5, 4, 3, 2, 1]], mode="two_at_a_time", params=SamplingParams(3, ignore_eos=True)
+    ).steps
+    assert [step.processed_tokens for step in steps] == [2, 2, 1, 1, 1]
+    assert [step.phase for step in steps] == ["prefill"] * 3 + ["decode"] * 2
+    assert [len(step.new_tokens) for step in steps] == [0, 0, 1, 1, 1]
+    assert [step.pad_tokens for step in steps] == [0] * 5

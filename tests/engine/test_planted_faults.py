@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from checks import RAGGED, all_modes_agree, greedy_ids, pieces_agree
+from checks import RAGGED, all_modes_agree, greedy_ids, pieces_agree, planted
 from conftest import Letters, make_gpt2, make_llama
 from kshipra.engine.layout import FAULTS, HONEST
 from kshipra.engine.runner import Engine
@@ -61,7 +61,7 @@ POSITIONS = [
 @pytest.mark.parametrize("fault", POSITIONS)
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_wrong_positions_are_caught(make, fault):
-    engine = Engine(make(), Letters()).planted(HONEST._replace(positions=fault))
+    engine = planted(Engine(make(), Letters()), HONEST._replace(positions=fault))
     if fault is FAULTS["pads_counted"].positions and make is make_llama:
         all_modes_agree(engine)  # rotary positions are relative: they forgive a shift of the whole row
         return
@@ -74,7 +74,7 @@ def test_positions_that_restart_leave_the_first_token_right(make):
     """B7: what makes the fault easy to miss."""
     engine = Engine(make(), Letters())
     right = greedy_ids(engine, RAGGED, "kv_cache", 6)
-    wrong = greedy_ids(engine.planted(FAULTS["restarted"]), RAGGED, "kv_cache", 6)
+    wrong = greedy_ids(planted(engine, FAULTS["restarted"]), RAGGED, "kv_cache", 6)
     assert [ids[0] for ids in wrong] == [ids[0] for ids in right]
     assert all(one != other for one, other in zip(right, wrong, strict=True))
 
@@ -85,7 +85,7 @@ MASKS = [FAULTS["pads_visible"].attention_mask, pads_visible_in_decode, everythi
 @pytest.mark.parametrize("fault", MASKS)
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_wrong_masks_are_caught(make, fault):
-    engine = Engine(make(), Letters()).planted(HONEST._replace(attention_mask=fault))
+    engine = planted(Engine(make(), Letters()), HONEST._replace(attention_mask=fault))
     with pytest.raises(AssertionError):
         all_modes_agree(engine)
 
@@ -95,12 +95,12 @@ def test_cache_order_passes_one_token_steps_and_is_caught_by_two(make):
     """Attention does not care for the order of keys while nothing is masked: why the one-token test is not
     enough."""
     engine = Engine(make(), Letters())
-    planted = engine.planted(FAULTS["new_before_old"])
+    faulty = planted(engine, FAULTS["new_before_old"])
     prompt = [[7, 8, 9]]
-    assert greedy_ids(planted, prompt, "kv_cache", 8) == greedy_ids(engine, prompt, "no_cache", 8)
+    assert greedy_ids(faulty, prompt, "kv_cache", 8) == greedy_ids(engine, prompt, "no_cache", 8)
     with pytest.raises(AssertionError):
         pieces_agree(engine.model, [6, 8], layout=FAULTS["new_before_old"])
-    assert first_log_probability(planted, "two_at_a_time") != pytest.approx(
+    assert first_log_probability(faulty, "two_at_a_time") != pytest.approx(
         first_log_probability(engine, "kv_cache"), abs=1e-3
     )
     assert first_log_probability(engine, "two_at_a_time") == pytest.approx(

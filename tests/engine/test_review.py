@@ -27,7 +27,7 @@ def results_of(engine: Engine, requests, recipes: list[Recipe]):
             fold(
                 recipe.mode,
                 requests,
-                engine.planted(layout_named(recipe.fault)).run(requests, mode=recipe.mode),
+                engine.run(requests, mode=recipe.mode, layout=layout_named(recipe.fault)),
             ),
         )
         for recipe in recipes

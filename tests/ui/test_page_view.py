@@ -316,8 +316,8 @@ def test_what_follows_the_ways_is_said_and_leaves_the_model_line_alone(plan):
     view = view_of(plan)
     view.add([READY, Reviewing("Measuring this machine's memory and arithmetic")])
     lines = strict(view.lines(0.0))
-    assert of_kind(lines, "status")[-1][1:] == ["running", "Measuring this machine's memory and arithmetic"]
-    assert of_kind(lines, "model")[-1][1] == model_text(READY)
+    assert of_kind(lines, "status")[-1] == ["running", "Measuring this machine's memory and arithmetic"]
+    assert of_kind(lines, "model") == [[model_text(READY)]]
 
 
 def test_a_very_long_prompt_is_cut_in_the_middle_and_says_so():
