@@ -56,44 +56,24 @@ const makeCharts = (page) => {
   };
   const cell = (value, at) => (value === null ? "–" : at === PREFILL ? (value ? "○" : "") : String(value));
   const fillTable = (key) => {
-    const heads = COLUMNS[key].map(([label]) => make("th", { scope: "col", text: label }));
-    const body = make("tbody");
-    recipes.forEach((recipe, way) => {
-      for (const point of series[way])
-        body.append(make("tr", {}, make("td", { text: recipe.letter }), ...COLUMNS[key].map(([, at]) => make("td", { text: cell(point[at], at) }))));
-    });
-    cards[key].table.replaceChildren(
-      make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col", text: "" }), ...heads)), body),
-    );
+    const rows = recipes.flatMap((recipe, way) => series[way].map((point) =>
+      make("tr", {}, make("td", { text: recipe.letter }), ...COLUMNS[key].map(([, at]) => make("td", { text: cell(point[at], at) })))));
+    cards[key].table.replaceChildren(tableOf(["", ...COLUMNS[key].map(([label]) => label)], rows));
   };
 
   const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
 
-  // A line, its letter at its end, and nothing a point: a node for every point would cost more than the line.
-  const trace = (way, x, y, extra = {}) => {
+  const trace = (way, x, y, extra) => {
     const recipe = recipes[way];
-    const ink = colour(`--k-way-${hue(recipe)}`);
-    const shared = { type: "scatter", legendgroup: recipe.key, cliponaxis: false, ...extra };
-    const line = {
-      ...shared, x, y, mode: x.length === 1 ? "markers" : "lines", name: recipe.letter, meta: `${recipe.letter} ${recipe.label}`,
-      line: { color: ink, width: 2, dash: DASHES[hue(recipe)] }, marker: { color: ink, size: 6 },
-    };
-    const end = {
-      ...shared, x: x.slice(-1), y: y.slice(-1), mode: "text", text: [` ${recipe.letter}`], textposition: "middle right",
-      textfont: { color: ink, size: 12, weight: 700 }, showlegend: false, hoverinfo: "skip", hovertemplate: null,
-    };
-    return [line, end];
+    const naming = { legendgroup: recipe.key, name: recipe.letter, meta: `${recipe.letter} ${recipe.label}` };
+    return wayTraces(recipe, colour(`--k-way-${hue(recipe)}`), 12, x, y, { ...naming, ...extra });
   };
 
   const TRACES = {
     latency: (points, way) => {
       const [line, end] = trace(way, column(points, STEP), column(points, MS), { hovertemplate: `%{y} ${words.ms}<extra>%{meta}</extra>` });
       const prefills = points.filter((point) => point[PREFILL]);
-      const rings = {
-        ...end, x: column(prefills, STEP), y: column(prefills, MS), mode: "markers", text: null,
-        marker: { color: line.line.color, symbol: "circle-open", size: 7, line: { width: 1.5 } },
-      };
-      return [line, end, rings];
+      return [line, end, ringTrace(end, column(prefills, STEP), column(prefills, MS))];
     },
     throughput: (points, way) =>
       trace(way, column(points, AT), column(points, RATE), { hovertemplate: `%{y} ${words.rate}<extra>%{meta}</extra>` }),

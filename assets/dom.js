@@ -1,4 +1,4 @@
-// Small helpers of the stage's scripts. Text becomes text nodes only: nothing here takes markup.
+// Small helpers of the stage's and the study's scripts. Text becomes text nodes only: nothing here takes markup.
 
 const make = (tag, options = {}, ...children) => {
   const node = document.createElement(tag);
@@ -52,15 +52,28 @@ const hue = (recipe) => LAB_HUES[recipe.letter] ?? (recipe.letter.charCodeAt(0) 
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px,1px,2px", "1px,3px"];
 const STROKES = ["", "6 4", "2 3", "6 3 2 3", "10 4", "10 3 2 3", "5 2 1 2", "1 3"];
 
+const svg = (tag, attributes = {}, ...children) => {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+};
+
 // The way's letter with its colour and dash pattern: the same mark in column heads and table.
 const mark = (recipe) => {
-  const ns = "http://www.w3.org/2000/svg";
-  const svg = document.createElementNS(ns, "svg");
-  const stroke = document.createElementNS(ns, "line");
-  for (const [name, value] of Object.entries({ viewBox: "0 0 26 4", width: 26, height: 4, "aria-hidden": "true" }))
-    svg.setAttribute(name, value);
-  for (const [name, value] of Object.entries({ x1: 0, x2: 26, y1: 2, y2: 2, "stroke-dasharray": STROKES[hue(recipe)] }))
-    stroke.setAttribute(name, value);
-  svg.append(stroke);
-  return make("span", { class: `k-mark k-hue-${hue(recipe)}` }, make("b", { text: recipe.letter }), svg);
+  const stroke = svg("line", { x1: 0, x2: 26, y1: 2, y2: 2, "stroke-dasharray": STROKES[hue(recipe)] });
+  const drawing = svg("svg", { viewBox: "0 0 26 4", width: 26, height: 4, "aria-hidden": "true" }, stroke);
+  return make("span", { class: `k-mark k-hue-${hue(recipe)}` }, make("b", { text: recipe.letter }), drawing);
 };
+
+// A table of ready rows. A head is a text, or a node that explains itself.
+const tableOf = (heads, rows, options = {}) => {
+  const cells = heads.map((head) => make("th", { scope: "col" }, head));
+  return make("table", options, make("thead", {}, make("tr", {}, ...cells)), make("tbody", {}, ...rows));
+};
+
+// A way's row: its mark, its name with what may be said of it, then its cells, each a text or a node.
+const wayRow = (recipe, note, cells) =>
+  make("tr", { class: `k-hue-${hue(recipe)}` },
+    make("th", { scope: "row" }, mark(recipe), make("span", { text: recipe.label }), ...(note ? [make("small", { text: note })] : [])),
+    ...cells.map((cell) => make("td", {}, cell)));

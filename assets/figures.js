@@ -54,22 +54,11 @@ const figureOf = (() => {
   const LINES = { latency: [["step", "ms", "y"]], throughput: [["at", "rate", "y"]], memory: [["at", "above", "y"], ["at", "kv", "y2"]] };
 
   const traces = (way, points, [x, y, yaxis], colours) => {
-    const ink = colours[`way-${hue(way)}`];
-    const line = {
-      type: "scatter", x: points.map((point) => point[x]), y: points.map((point) => point[y]), yaxis, cliponaxis: false,
-      mode: points.length === 1 ? "markers" : "lines", name: literal(`${way.letter} ${way.label}`), showlegend: yaxis === "y",
-      line: { color: ink, width: 2, dash: DASHES[hue(way)] }, marker: { color: ink, size: 6 },
-    };
-    const end = {
-      ...line, x: line.x.slice(-1), y: line.y.slice(-1), mode: "text", text: [` ${way.letter}`], textposition: "middle right",
-      textfont: { color: ink, size: 13, weight: 700 }, showlegend: false,
-    };
+    const of = (some, name) => some.map((point) => point[name]);
+    const naming = { yaxis, name: literal(`${way.letter} ${way.label}`), showlegend: yaxis === "y" };
+    const [line, end] = wayTraces(way, colours[`way-${hue(way)}`], 13, of(points, x), of(points, y), naming);
     const prefills = points.filter((point) => point.prefill);
-    const rings = {
-      ...line, x: prefills.map((point) => point[x]), y: prefills.map((point) => point[y]), mode: "markers", showlegend: false,
-      marker: { color: ink, symbol: "circle-open", size: 8, line: { width: 1.5 } },
-    };
-    return y === "ms" ? [line, end, rings] : [line, end];
+    return y === "ms" ? [line, end, ringTrace(end, of(prefills, x), of(prefills, y))] : [line, end];
   };
 
   const axis = (title, colours, extra = {}) => ({

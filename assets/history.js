@@ -70,11 +70,10 @@ const makeHistory = ({ words }) => {
     const differing = Object.keys(words.facts).filter((name) => name === "prompts" ? now.prompts_hash !== before.prompts_hash : now[name] !== before[name]);
     if (!differing.length) return make("p", { text: words.same });
     const text = (run, name) => name === "prompts" ? (run === now ? String(run.prompts) : `${run.prompts}, ${words.otherPrompts}`) : String(run[name]);
-    const heads = [words.differs, words.now, words.before].map((head) => make("th", { scope: "col", text: head }));
-    return make("div", { class: "k-table k-texts-table", tabindex: "0", role: "region", "aria-label": words.differs }, make("table", {},
-      make("thead", {}, make("tr", {}, ...heads)),
-      make("tbody", {}, ...differing.map((name) => make("tr", {}, make("th", { scope: "row", text: words.facts[name] }),
-        ...[now, before].map((run) => make("td", { text: text(run, name) })))))));
+    const rows = differing.map((name) => make("tr", {}, make("th", { scope: "row", text: words.facts[name] }),
+      ...[now, before].map((run) => make("td", { text: text(run, name) }))));
+    return make("div", { class: "k-table k-texts-table", tabindex: "0", role: "region", "aria-label": words.differs },
+      tableOf([words.differs, words.now, words.before], rows));
   };
 
   const tokens = (one, other, before) => {
@@ -94,12 +93,11 @@ const makeHistory = ({ words }) => {
   };
 
   const wayTable = (one, other, before) => {
-    const heads = [words.figure, words.now, words.before, words.ratio].map((head) => make("th", { scope: "col", text: head }));
     const lines = FIGURES_OF_A_RUN.map((name) => make("tr", {}, make("th", { scope: "row", text: words.figures[name] }),
       ...[one, other].map((way) => make("td", { text: (SHOWN[name] ?? digits)(way[name]) })), ratioCell(name, one[name], other[name])));
     return make("section", { class: `k-pair-of-runs k-hue-${hue(one)}`, "aria-label": one.label },
       make("header", {}, mark(one), make("h4", { text: one.label })),
-      make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...lines)),
+      tableOf([words.figure, words.now, words.before, words.ratio], lines),
       make("p", { text: tokens(one, other, before) }));
   };
 

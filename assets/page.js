@@ -63,21 +63,16 @@ const preview = (change) => {
 
 // Summary
 
-const summaryRow = (recipe, excluded, cells) =>
-  make("tr", { class: `k-hue-${hue(recipe)}` },
-    make("th", { scope: "row" }, mark(recipe), make("span", { text: recipe.label }),
-      ...(excluded ? [make("small", { text: excluded })] : [])),
-    ...cells.map((text) => make("td", { text })));
 const showSummary = ({ same, headline, verdict, rows }) => {
-  const heads = page.summary.map(({ label, definition }) => make("th", { scope: "col" }, term(label, definition)));
-  const body = rows.map(([key, excluded, cells]) => summaryRow(recipes.find((recipe) => recipe.key === key), excluded, cells));
+  const heads = page.summary.map(({ label, definition }) => term(label, definition));
+  const body = rows.map(([key, excluded, cells]) => wayRow(recipes.find((recipe) => recipe.key === key), excluded, cells));
   summaryNode.replaceChildren(
     make("div", { class: "k-verdict", "data-same": String(same) },
       ...(headline ? [make("p", { class: "k-headline", text: headline })] : []),
       ...verdict.map((text) => make("p", { text }))),
     ...(rows.length
       ? [make("div", { class: "k-table", tabindex: "0", role: "region", "aria-label": words.details },
-          make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...body)))]
+          tableOf(heads, body))]
       : []),
   );
 };

@@ -22,12 +22,9 @@ const makePrediction = ({ words }) => {
   ];
   const table = (ways) => {
     const longest = Math.max(...ways.map(({ prediction }) => prediction.measured_step_s ?? 0));
-    const heads = words.heads.map(([label, definition]) => make("th", { scope: "col" }, term(label, definition)));
-    const rows = ways.map((way) => make("tr", { class: `k-hue-${hue(way)}` },
-      make("th", { scope: "row" }, mark(way), make("span", { text: way.label })),
-      ...cells(way.prediction, longest).map((cell) => make("td", {}, cell))));
-    return make("div", { class: "k-table", tabindex: "0", role: "region", "aria-label": words.table },
-      make("table", {}, make("thead", {}, make("tr", {}, ...heads)), make("tbody", {}, ...rows)));
+    const heads = words.heads.map(([label, definition]) => term(label, definition));
+    const rows = ways.map((way) => wayRow(way, "", cells(way.prediction, longest)));
+    return make("div", { class: "k-table", tabindex: "0", role: "region", "aria-label": words.table }, tableOf(heads, rows));
   };
 
   return {

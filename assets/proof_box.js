@@ -19,10 +19,8 @@ const makeTokenBox = ({ words, texts }) => {
         make("span", { text: percent(logProbability) })),
       make("td", { text: digits(logProbability) }));
   const table = ({ id, best }) =>
-    make("table", { "aria-label": words.alternatives },
-      make("thead", {}, make("tr", {}, ...[words.text, words.number, words.probability, words.logProbability]
-        .map((text) => make("th", { scope: "col", text })))),
-      make("tbody", {}, ...best.map((pair) => line(pair, id))));
+    tableOf([words.text, words.number, words.probability, words.logProbability], best.map((pair) => line(pair, id)),
+      { "aria-label": words.alternatives });
   const place = () => {
     if (!owner?.isConnected) return hide();
     const at = owner.getBoundingClientRect();

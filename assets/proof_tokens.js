@@ -4,7 +4,7 @@ const makeProofTokens = ({ words, box, record, ways }) => {
   const CHUNK = 500;
   const STEPS = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 0, ArrowUp: 0 };
   const prompts = record.settings.prompts;
-  const byRow = ways.map((way) => Object.groupBy(tokensOf(way), ({ row }) => row));
+  const byRow = ways.map((way) => Object.groupBy(way.result.steps.flatMap((step) => step.new_tokens), ({ row }) => row));
 
   const visible = (id, text) => text === "" ? `#${id}` : text.replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
   // One token of one way; `facts` is what the box shows.

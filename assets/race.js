@@ -229,7 +229,7 @@ const makeRace = (() => {
       if (length > 0) start();
     }));
     document.addEventListener("visibilitychange", () => document.hidden && stop());
-    document.addEventListener("click", ({ target }) => target.closest?.("#run") && stop(), true); // the engine needs the cores
+    document.addEventListener("click", ({ target }) => target.closest?.("#run, #plant") && stop(), true); // the engine needs the cores
 
     return { node, show(record) {
       pause();

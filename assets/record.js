@@ -3,12 +3,6 @@
 // A way as hue() and mark() want it.
 const wayOf = (record, key) => record.ways.find((way) => way.key === key);
 
-// Every new token of a way in the order in which it came: { row, id, text, log_probability, best, at_s, finish_reason }.
-const tokensOf = (way) => way.result.steps.flatMap((step) => step.new_tokens.map((token) => ({ ...token, at_s: step.at_s })));
-
-// The tokens of one row.
-const rowTokens = (way, row) => tokensOf(way).filter((token) => token.row === row);
-
 // At most three significant digits, as kshipra/ui/show.py writes them; a dash for unknown.
 const digits = (value) => value === null || value === undefined ? "–"
   : Number(Number(value).toPrecision(3)).toLocaleString("en-US", { maximumFractionDigits: 6 });

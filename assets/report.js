@@ -41,14 +41,8 @@ const makeReport = ({ words, heads, css, colours }) => {
   const said = (items) => make("ul", { class: "said" }, ...items.map((parts) => make("li", {}, ...parts)));
 
   const table = (record) => {
-    const rows = record.summary.rows.map(([key, excluded, cells]) => {
-      const way = wayOf(record, key);
-      return make("tr", {},
-        make("th", { scope: "row" }, mark(way), make("span", { text: way.label }), ...(excluded ? [make("small", { text: excluded })] : [])),
-        ...cells.map((text) => make("td", { text })));
-    });
-    return make("div", { class: "wide" }, make("table", {},
-      make("thead", {}, make("tr", {}, ...heads.map((text) => make("th", { scope: "col", text })))), make("tbody", {}, ...rows)));
+    const rows = record.summary.rows.map(([key, excluded, cells]) => wayRow(wayOf(record, key), excluded, cells));
+    return make("div", { class: "wide" }, tableOf(heads, rows));
   };
 
   const verdict = ({ summary: { headline, verdict: sentences, same } }) => make("section", {},

@@ -39,6 +39,7 @@ const open = (record, tab = current, source = "file") => {
     when: new Date(record.taken_at).toLocaleString(),
   }));
   for (const view of Object.values(views)) view.fresh = false;
+  root.classList.remove("k-left-out");
   root.classList.add("k-filled");
   select(tab);
 };
@@ -71,7 +72,7 @@ const read = () => {
   if (!props.value) return;
   const record = JSON.parse(props.value);
   if (record.left_out) {
-    root.classList.remove("k-filled");
+    root.classList.add("k-left-out"); // what is shown stays the run before, and its caption says so
     setText(idle, record.left_out);
   } else open(record, record.bug ? "proof" : current, "run"); // a planted fault is there to be seen
 };

@@ -6,12 +6,6 @@ const makeTimeline = (() => {
   const MOST_ROWS = 500; // of the table
   const KINDS = ["waiting", "prefill", "decode", "pads"];
 
-  const svg = (tag, attributes = {}, ...children) => {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    node.append(...children);
-    return node;
-  };
   const hatch = (id, kind, angle) => svg("pattern", { id, class: `k-hatch-${kind}`, width: 5, height: 5,
     patternUnits: "userSpaceOnUse", patternTransform: `rotate(${angle})` },
     svg("rect", { width: 5, height: 5 }), svg("line", { y2: 5 }));
@@ -182,16 +176,13 @@ const makeTimeline = (() => {
 
   const makeTable = (words, record) => {
     const most = Math.floor(MOST_ROWS / record.ways.length);
-    const heads = words.columns.map((text) => make("th", { scope: "col", text }));
-    const body = make("tbody");
-    for (const way of record.ways) for (const step of way.result.steps.slice(0, most)) {
-      const cells = [step.index + 1, words[step.phase], seconds(step.at_s - step.elapsed_s), seconds(step.elapsed_s),
-        step.rows.length, step.processed_tokens, step.new_tokens.length, step.pad_tokens];
-      body.append(make("tr", {}, make("td", { text: way.letter }), ...cells.map((text) => make("td", { text }))));
-    }
+    const cellsOf = (way, step) => [way.letter, step.index + 1, words[step.phase], seconds(step.at_s - step.elapsed_s),
+      seconds(step.elapsed_s), step.rows.length, step.processed_tokens, step.new_tokens.length, step.pad_tokens];
+    const rows = record.ways.flatMap((way) => way.result.steps.slice(0, most).map((step) =>
+      make("tr", {}, ...cellsOf(way, step).map((text) => make("td", { text })))));
     const isCut = record.ways.some(({ result }) => result.steps.length > most);
     return [...(isCut ? [make("p", { class: "k-cut", text: filled(words.cut, { most }) })] : []),
-      make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body)];
+      tableOf(words.columns, rows)];
   };
 
   return ({ words }) => {

@@ -11,7 +11,7 @@ from kshipra.backends.base import Backend
 from kshipra.types import ModelChoice
 from kshipra.ui import parts, words
 from kshipra.ui.endpoint import compare_endpoint
-from kshipra.ui.fields import ASSETS, lab, rail, script
+from kshipra.ui.fields import ASSETS, lab, rail
 from kshipra.ui.form import Form
 from kshipra.ui.handlers import link_opener, model_watcher, run_handler
 from kshipra.ui.lab import planting
@@ -33,20 +33,13 @@ _SHOW_RECIPES = (
 
 def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
     """The page of `backend`, with `choice` as its first model, device and precision."""
-    sessions = Sessions()
+    sessions, devices = Sessions(), backend.devices()
     with gr.Blocks(title=words.NAME, fill_width=True, analytics_enabled=False) as page:
         header = parts.header(line("model", model_text(backend.model())))
         with gr.Row(elem_id="bench"):
             with gr.Column(elem_id="rail", scale=0, min_width=300):
-                gr.HTML(
-                    "<button type='button' aria-expanded='false'></button>",
-                    elem_id="rail-toggle",
-                    html_template="${value}",
-                    js_on_load=script("rail.js"),
-                    apply_default_css=False,
-                    page={"words": words.RAIL},
-                )
-                fields = rail(choice, backend.devices())
+                parts.rail_toggle()
+                fields = rail(choice, devices)
                 bug, sentence, plant = lab()
                 link = gr.Button(words.LINK["label"], size="sm", elem_id="copy-link")
             with gr.Column(elem_id="main", scale=1, min_width=300):
@@ -89,7 +82,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         )
         link.click(None, fields, js=copy_script(words.LINK), api_visibility="private")
         page.load(
-            link_opener(backend, choice, Form(*(field.value for field in fields))),
+            link_opener(choice, devices, Form(*(field.value for field in fields))),
             outputs=fields,
             show_progress="hidden",
             api_visibility="private",

@@ -95,7 +95,7 @@ async def _document(backend: Backend, form: Form, choice: ModelChoice) -> dict[s
                 if isinstance(message, Failed):
                     failure = message.sentence
                 if isinstance(message, Ended):
-                    document = recording.document()
+                    document = await asyncio.to_thread(recording.document)  # long for a long run
                     if failure is not None or document is None:
                         raise KshipraError(failure or "The run was stopped before anything had ended.")
                     return document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 from gradio.components import Component
@@ -18,19 +19,33 @@ ASSETS = Path(__file__).parents[2] / "assets"
 
 
 def script(*names: str) -> str:
-    """The scripts of assets/ as one: the body of a component's `js_on_load`."""
-    return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
+    """The scripts of assets/ as one, in one scope: those that define come before those that use."""
+    return "\n".join((ASSETS / f"{name}.js").read_text(encoding="utf-8") for name in names)
+
+
+def own(elem_id: str, frame: str, *scripts: str, value: Any = "", **page: Any) -> gr.HTML:
+    """A component of our own: its frame of HTML, which never changes, the scripts that fill it in, and what
+    they find as `props.page`."""
+    return gr.HTML(
+        value,
+        elem_id=elem_id,
+        html_template=frame,
+        js_on_load=script(*scripts) if scripts else None,
+        apply_default_css=False,
+        page=page,
+    )
 
 
 def _prompts() -> gr.HTML:
     presets = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
-    return gr.HTML(
-        presets[0]["prompts"],
-        elem_id="prompts",
-        html_template="<div class='k-prompts'></div>",
-        js_on_load=script("prompts.js"),
-        apply_default_css=False,
-        page={"words": words.PROMPTS, "presets": presets, "most": MAX_PROMPTS},
+    return own(
+        "prompts",
+        "<div class='k-prompts'></div>",
+        "prompts",
+        value=presets[0]["prompts"],
+        words=words.PROMPTS,
+        presets=presets,
+        most=MAX_PROMPTS,
     )
 
 
@@ -99,13 +114,12 @@ def lab() -> tuple[gr.Radio, gr.HTML, gr.Button]:
             info=words.LAB["info"],
             elem_id="bug",
         )
-        sentence = gr.HTML(
-            BUGS[0].key,
-            elem_id="bug-sentence",
-            html_template="<p class='k-bug-sentence' aria-live='polite'></p>",
-            js_on_load=script("lab.js"),
-            apply_default_css=False,
-            page={"sentences": {bug.key: bug.sentence for bug in BUGS}},
+        sentence = own(
+            "bug-sentence",
+            "<p class='k-bug-sentence' aria-live='polite'></p>",
+            "lab",
+            value=BUGS[0].key,
+            sentences={bug.key: bug.sentence for bug in BUGS},
         )
         plant = gr.Button(words.LAB["plant"], elem_id="plant")
     return bug, sentence, plant

@@ -10,7 +10,7 @@ import html
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import gradio as gr
@@ -18,7 +18,7 @@ import gradio as gr
 from kshipra.backends.base import Backend, Run
 from kshipra.errors import KshipraError
 from kshipra.recipes import recipe_named
-from kshipra.types import Loading, ModelChoice
+from kshipra.types import DeviceChoice, Loading, ModelChoice
 from kshipra.ui import words
 from kshipra.ui.form import Form, in_order, plan_of
 from kshipra.ui.lines import line
@@ -103,14 +103,16 @@ def model_watcher(backend: Backend) -> Callable[[], AsyncIterator[str]]:
     return follow
 
 
-def link_opener(backend: Backend, choice: ModelChoice, first: Form) -> Callable[[gr.Request], list[Any]]:
+def link_opener(
+    choice: ModelChoice, devices: Sequence[DeviceChoice], first: Form
+) -> Callable[[gr.Request], list[Any]]:
     """Fills the form in from the page's address; what the form would not take is said, and changes
     nothing."""
 
     def restore(request: gr.Request) -> list[Any]:
         unchanged = [gr.skip() for _ in vars(first)]
         try:
-            form = form_of(request.query_params, first, choice, [device.name for device in backend.devices()])
+            form = form_of(request.query_params, first, choice, [device.name for device in devices])
         except KshipraError as error:
             gr.Warning(html.escape(words.LINK["refused"].format(sentence=error)))
             return unchanged

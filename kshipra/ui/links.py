@@ -34,7 +34,7 @@ class Query(Protocol):
 def copy_script(words: dict[str, str]) -> str:
     """The script of "Copy link": takes the fields in the order of Form."""
     settings = {"names": NAMES, "several": SEVERAL, "most": MAX_CHARS, "words": words}
-    return f"(...values) => {{ const settings = {json.dumps(settings)};\n{script('links.js')}\n}}"
+    return f"(...values) => {{ const settings = {json.dumps(settings)};\n{script('links')}\n}}"
 
 
 def _number(name: str, text: str) -> float:

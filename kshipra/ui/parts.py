@@ -1,4 +1,4 @@
-"""The page's own components: a frame of HTML each, its script from assets/, and the words that it may say."""
+"""The page's own components: a frame of HTML each, its scripts from assets/, and the words it may say."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import gradio as gr
 
 from kshipra.recipes import LAB_RECIPES, RECIPE_KEYS, RECIPES
 from kshipra.ui import recorded, words
-from kshipra.ui.fields import ASSETS, script
+from kshipra.ui.fields import ASSETS, own
 
 PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
-# In one scope: those that define come before those that use.
-STAGE_SCRIPTS = ("dom", "frames", "charts", "columns", "page")
+STAGE_SCRIPTS = ("dom", "frames", "traces", "charts", "columns", "page")
 STUDY_SCRIPTS = (
     "dom", "record", "race", "timeline", "proof_box", "proof_tokens", "proof_lab", "proof", "prediction",
-    "check_record", "figures", "report", "export", "runs", "history", "study",
+    "check_record", "traces", "figures", "report", "export", "runs", "history", "study",
 )  # fmt: skip
+CHARTS = [dict(zip(("key", "label", "note", "definition"), chart, strict=True)) for chart in words.CHARTS]
 
 
 def _plotly_address() -> str:
@@ -28,67 +28,54 @@ def _plotly_address() -> str:
 
 def header(first_line: str) -> gr.HTML:
     logo = (ASSETS / "logo.svg").read_text(encoding="utf-8")
-    return gr.HTML(
-        first_line,
-        elem_id="header",
-        html_template="<header class='k-header'><div class='k-brand'>"
+    frame = (
+        "<header class='k-header'><div class='k-brand'>"
         f"{logo}<h1>{html.escape(words.NAME)}</h1><p>{html.escape(words.SENTENCE)}</p></div>"
-        "<div class='k-model'></div></header>",
-        js_on_load=script("header.js"),
-        apply_default_css=False,
-        page={"words": words.HEADER},
+        "<div class='k-model'></div></header>"
     )
+    return own("header", frame, "header", value=first_line, words=words.HEADER)
+
+
+def rail_toggle() -> None:
+    own("rail-toggle", "<button type='button' aria-expanded='false'></button>", "rail", words=words.RAIL)
 
 
 def stage() -> gr.HTML:
-    named = ("key", "label", "definition")
-    return gr.HTML(
-        "",
-        elem_id="stage",
-        html_template="<div class='k-stage'></div>",
-        js_on_load=script(*(f"{name}.js" for name in STAGE_SCRIPTS)),
-        apply_default_css=False,
-        page={
-            "words": words.PAGE,
-            "recipes": [
-                {"key": r.key, "letter": r.letter, "label": r.label, "sentence": r.sentence}
-                for r in (*RECIPES, *LAB_RECIPES)
-            ],
-            "picked": list(RECIPE_KEYS),
-            "figures": [dict(zip(named, figure, strict=True)) for figure in words.FIGURES],
-            "charts": [dict(zip((*named[:2], "note", named[2]), c, strict=True)) for c in words.CHARTS],
-            "summary": [{"label": label, "definition": text} for label, text in words.SUMMARY],
-            "plotly": _plotly_address(),
-        },
+    return own(
+        "stage",
+        "<div class='k-stage'></div>",
+        *STAGE_SCRIPTS,
+        words=words.PAGE,
+        recipes=[
+            {"key": r.key, "letter": r.letter, "label": r.label, "sentence": r.sentence}
+            for r in (*RECIPES, *LAB_RECIPES)
+        ],
+        picked=list(RECIPE_KEYS),
+        figures=[dict(zip(("key", "label", "definition"), figure, strict=True)) for figure in words.FIGURES],
+        charts=CHARTS,
+        summary=[{"label": label, "definition": text} for label, text in words.SUMMARY],
+        plotly=_plotly_address(),
     )
 
 
 def study() -> gr.HTML:
     gr.set_static_paths([recorded.FOLDER])
-    return gr.HTML(
-        "",
-        elem_id="study",
-        html_template="<div class='k-study'></div>",
-        js_on_load=script(*(f"{name}.js" for name in STUDY_SCRIPTS)),
-        apply_default_css=False,
-        page={
-            "words": words.STUDY,
-            "recorded": recorded.runs(),
-            "charts": [dict(zip(("key", "label", "note"), chart, strict=False)) for chart in words.CHARTS],
-            "summary_heads": [label for label, _ in words.SUMMARY],
-            "report_css": (ASSETS / "report.css").read_text(encoding="utf-8"),
-        },
+    return own(
+        "study",
+        "<div class='k-study'></div>",
+        *STUDY_SCRIPTS,
+        words=words.STUDY,
+        recorded=recorded.runs(),
+        charts=CHARTS,
+        summary_heads=[label for label, _ in words.SUMMARY],
+        report_css=(ASSETS / "report.css").read_text(encoding="utf-8"),
     )
 
 
 def status() -> None:
-    gr.HTML(
-        "",
-        elem_id="status-slot",
-        html_template="<div class='k-status'>"
-        "<div id='status' role='status' aria-live='polite' data-state='idle'>"
+    frame = (
+        "<div class='k-status'><div id='status' role='status' aria-live='polite' data-state='idle'>"
         f"<i aria-hidden='true'></i><span>{html.escape(words.PAGE['idle'])}</span></div>"
-        "<div id='live-rate' aria-hidden='true'></div></div>",
-        js_on_load=None,
-        apply_default_css=False,
+        "<div id='live-rate' aria-hidden='true'></div></div>"
     )
+    own("status-slot", frame)

@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
-from page_fake import CHOICE, FakeBackend
-from test_page_handler import FIELDS, last_status, lines, until
+from bench import Bench, last_status, lines, until
+from page_fake import FakeBackend
 
 from kshipra.recipes import BUGS
-from kshipra.ui.handlers import run_handler
-from kshipra.ui.lab import planting
-from kshipra.ui.sessions import Sessions
-
-
-class Lab:
-    def __init__(self) -> None:
-        self.backend, self.sessions, self.record = FakeBackend(pace=0.1), Sessions(), ""
-
-    def plant(self, bug: object, session: str = "tab", **changes: object) -> Iterator[str]:
-        handler = planting(run_handler(self.backend, CHOICE, self.sessions))
-        answers = handler(SimpleNamespace(session_hash=session), bug, *(vars(FIELDS) | changes).values())
-        try:
-            for text, self.record in answers:
-                yield text
-        finally:
-            answers.close()
 
 
 @pytest.fixture
-def lab() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.backend.close()
+def lab() -> Iterator[Bench]:
+    backend = FakeBackend(pace=0.1)
+    yield Bench(backend)
+    backend.close()
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.key)
@@ -98,8 +80,6 @@ def test_a_planted_run_stops_the_sessions_earlier_one(lab):
 
 
 def test_lab_ways_posted_to_run_come_in_order_and_once(lab):
-    start = run_handler(lab.backend, CHOICE, lab.sessions)
     keys = ["order-two-broken", "order-two-healthy", "kv_cache", "order-two-broken"]
-    fields = (vars(FIELDS) | {"recipes": keys}).values()
-    next(start(SimpleNamespace(session_hash="tab"), *fields))
+    next(lab.run(recipes=keys))
     assert lab.backend.runs[0].plan.recipes == ("kv_cache", "order-two-healthy", "order-two-broken")

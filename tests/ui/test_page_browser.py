@@ -8,6 +8,9 @@ import time
 import pytest
 from page_fake import FakeBackend
 
+from kshipra.ui import handlers, show
+from kshipra.ui.fields import ASSETS
+
 pytestmark = pytest.mark.slow
 
 NASTY = "<img src=x onerror=window.pwned=1>${7*7}{{7*7}}<script>window.pwned=1</script>"
@@ -246,3 +249,47 @@ def test_the_newest_text_stands_out_until_more_comes_or_its_row_ends(open_page):
     assert page.evaluate(
         "[...document.querySelectorAll('.new')].every(({ childNodes }) => childNodes.length === 1)"
     )
+
+
+def test_a_run_too_long_to_study_says_so_and_leaves_the_one_before_on_show(open_page, monkeypatch):
+    page = open_page(FakeBackend(pace=0.05))
+    page.click("#run")
+    page.wait_for_selector(".k-study.k-filled")
+    caption = page.inner_text(".k-study-caption")
+    assert page.is_hidden(".k-study-idle")
+    monkeypatch.setattr(handlers, "MOST_STEPS", 10)
+    page.click("#run")
+    page.wait_for_selector(".k-study-idle:has-text('more than the 10 that can be studied')")
+    assert page.inner_text(".k-study-caption") == caption  # whose run the views still show
+    monkeypatch.undo()
+    page.click("#run")
+    page.wait_for_selector(".k-study-idle", state="hidden")
+
+
+NUMBERS = [
+    None,
+    0,
+    1e-7,
+    0.00004,
+    0.01234,
+    0.5,
+    0.9996,
+    1,
+    16.449,
+    99.96,
+    999.4,
+    1208.4,
+    46_080,
+    123_456_789,
+    513 * 2**20,
+]
+
+
+def test_the_study_writes_numbers_as_the_server_does(chromium):
+    """record.js says again in the browser what show.py says: an opened file has no server to ask."""
+    page = chromium.new_page()
+    script = (ASSETS / "record.js").read_text(encoding="utf-8")
+    for name, shown in (("digits", show.digits), ("seconds", show.seconds), ("bytes", show.size)):
+        found = page.evaluate(f"(values) => {{ {script}; return values.map({name}); }}", NUMBERS)
+        assert found == [shown(value) for value in NUMBERS], name
+    page.close()

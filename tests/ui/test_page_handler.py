@@ -7,73 +7,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from bench import FIELDS, Bench, last_status, lines, until
 from page_fake import CHOICE, FakeBackend
 
 from kshipra.errors import InputError
 from kshipra.ui import handlers, words
 from kshipra.ui.form import Form, plan_of
-from kshipra.ui.handlers import run_handler
-from kshipra.ui.sessions import Sessions
-
-FIELDS = Form(
-    prompts=["One", "Two"],
-    recipes=["no_cache", "kv_cache"],
-    model="smollm2-135m-instruct",
-    device="auto",
-    dtype="auto",
-    chat="raw",
-    max_new_tokens=6,
-    temperature=0,
-    top_k=0,
-    top_p=1,
-    repetition_penalty=1,
-    seed="",
-)
-
-
-@dataclass
-class Bench:
-    """A page's server side: a backend, its sessions, and Run as a visitor's click."""
-
-    backend: FakeBackend
-    sessions: Sessions
-    record: str = ""  # the last that a run gave
-
-    def run(self, session: str = "tab", **changes: Any) -> Iterator[str]:
-        fields = [changes.get(name, value) for name, value in vars(FIELDS).items()]
-        request = SimpleNamespace(session_hash=session)
-        answers = run_handler(self.backend, CHOICE, self.sessions)(request, *fields)
-        try:
-            for text, self.record in answers:
-                yield text
-        finally:
-            answers.close()
 
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     backend = FakeBackend(pace=0.2)
-    yield Bench(backend, Sessions())
+    yield Bench(backend)
     backend.close()
-
-
-def lines(text: str) -> list[list]:
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def last_status(text: str) -> list:
-    return [line for line in lines(text) if line[0] == "status"][-1][1:]
-
-
-def until(run: Iterator[str], sign: str) -> str:
-    """Read `run` until its text holds `sign`."""
-    return next(text for text in run if sign in text)
 
 
 def test_a_run_appends_to_one_text_and_ends_with_its_summary(bench):

@@ -160,6 +160,17 @@ def test_it_draws_little_and_only_while_it_plays(open_page, even):
     assert page.evaluate(asked) == 0
 
 
+@pytest.mark.parametrize("button", ["#run", "#plant"])
+def test_it_stops_when_the_engine_needs_the_cores(open_page, even, button):
+    page = open_page(FakeBackend(pace=1.0))
+    if button == "#plant":
+        page.click("#lab button >> nth=0")  # the accordion
+    page.click(".k-watch")
+    page.wait_for_selector(".k-play:has-text('Pause')")
+    page.click(button)
+    assert page.inner_text(".k-play") == "Play"
+
+
 def test_the_keyboard_scrubs_and_chooses_the_speed(open_page, even):
     page = open_page()
     watch(page)

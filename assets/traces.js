@@ -1,0 +1,21 @@
+// How a way is drawn, in the live charts and in those that leave the page: its line, its letter at the line's end, and
+// nothing a point, because a node for every point would cost more than the line. `size` is the letter's.
+
+const wayTraces = (way, ink, size, x, y, extra = {}) => {
+  const shared = { type: "scatter", cliponaxis: false, ...extra };
+  const line = {
+    ...shared, x, y, mode: x.length === 1 ? "markers" : "lines",
+    line: { color: ink, width: 2, dash: DASHES[hue(way)] }, marker: { color: ink, size: 6 },
+  };
+  const end = {
+    ...shared, x: x.slice(-1), y: y.slice(-1), mode: "text", text: [` ${way.letter}`], textposition: "middle right",
+    textfont: { color: ink, size, weight: 700 }, showlegend: false, hoverinfo: "skip", hovertemplate: null,
+  };
+  return [line, end];
+};
+
+// Rings on a way's line where a prompt was read, from the trace of its letter.
+const ringTrace = (end, x, y) => ({
+  ...end, x, y, mode: "markers", text: null,
+  marker: { color: end.textfont.color, symbol: "circle-open", size: end.textfont.size - 5, line: { width: 1.5 } },
+});
