@@ -123,7 +123,8 @@ class StepEvent:
 
     `rows` are the requests that took part; `processed_tokens` the real tokens that went in and `pad_tokens`
     the columns that were computed for nothing. `elapsed_s` lasts until the new ids are on the host, and
-    `at_s` is the run's own clock at that moment: it stands still while nobody asks for the next event.
+    `at_s` is the run's own clock at that moment: it stands still while nobody asks for the next event, and
+    while a pass that is over is looked at (memory, the best candidates).
     `kv_bytes` are the stored columns, `kv_held_bytes` the whole tensors. `peak_extra_bytes` is the highest so
     far above the baseline.
     """

@@ -46,7 +46,7 @@ SUMMARY: tuple[tuple[str, str], ...] = (
     ("peak extra", "Highest memory of the run above the baseline, which is taken after one warm-up pass."),
     ("KV used", "Most bytes of keys and values that were stored at one time."),
     ("KV held", "Bytes of the tensors that were set aside for keys and values."),
-    ("wall", "Time of the whole run of this way."),
+    ("wall", "Time of the whole run of this way; its clock rests while a pass that is over is looked at."),
 )
 
 # key, title, note, definition
