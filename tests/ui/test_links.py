@@ -72,6 +72,8 @@ def test_a_copied_link_opens_as_it_was(open_page, chromium):
     page.locator("#recipes").get_by_label("A No cache").uncheck()
     page.fill("#max-new-tokens input", "6")
     page.click("#sampling button")
+    page.wait_for_selector("#repetition-penalty input")
+    page.wait_for_timeout(500)  # Gradio mounts these fields now; a fill in the same frame is set back
     page.fill("#temperature input", "0.7")
     page.fill("#seed textarea, #seed input", "42")
     page.wait_for_timeout(300)
