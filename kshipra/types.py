@@ -18,6 +18,7 @@ FinishReason = Literal["stop", "length", "context", "cancelled"]
 Phase = Literal["prefill", "decode"]
 Progress = Callable[[str, int | None, int | None], None]  # (what is going on, bytes done, bytes in all)
 DTYPES = ("float32", "bfloat16", "float16")  # what may be computed in
+EXECUTIONS = ("eager", "compiled")  # operation by operation from Python, or a decode step as one call
 
 
 def silent(what: str, done: int | None, total: int | None) -> None:

@@ -34,6 +34,15 @@ class KVCache:
         values[:, :, self.columns : end] = v
         return keys[:, :, :end], values[:, :, :end]
 
+    def reserve(self, columns: int) -> list[tuple[Tensor, Tensor]]:
+        """Room for `columns` more in every layer, for who writes there himself: the whole K and V (B, G,
+        capacity, D)."""
+        end = self.columns + columns
+        for layer, (keys, values) in enumerate(self._layers):
+            if end > keys.shape[2]:
+                self._layers[layer] = (_grown(keys, self.columns, end), _grown(values, self.columns, end))
+        return self._layers
+
     def advance(self, columns: int) -> None:
         """The pass is over: what every layer appended is now stored."""
         self.columns += columns

@@ -16,6 +16,7 @@ import torch
 from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.check import check_adapter
+from kshipra.engine.compiled import CompiledModel
 from kshipra.engine.devices import pick_device, pick_dtype
 from kshipra.engine.job import Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
@@ -25,6 +26,7 @@ from kshipra.models.loading import load_model, wrap_model
 from kshipra.modes import mode_named
 from kshipra.text import Tokenizer
 from kshipra.types import (
+    EXECUTIONS,
     ModelChoice,
     Progress,
     Ready,
@@ -187,14 +189,17 @@ def load(
     `progress(what, done_bytes, total_bytes)` is called while something is fetched. Raises KshipraError with
     one sentence for whatever cannot be loaded.
     """
-    for what, value, known in (("weights", weights, "native"), ("execution", execution, "eager")):
-        if value != known:
-            raise InputError(f"{what} must be {known}, not {value!r:.40}.")
+    if weights != "native":
+        raise InputError(f"weights must be native, not {weights!r:.40}.")
+    if execution not in EXECUTIONS:
+        raise InputError(f"execution must be one of {', '.join(EXECUTIONS)}, not {execution!r:.40}.")
     picked, computed = pick_device(device), pick_dtype(dtype)
     torch.set_num_threads(machine.threads())
     model, tokenizer = load_model(
         name, device=picked, dtype=computed, implementation=implementation, progress=progress
     )
+    if execution == "compiled":
+        model = CompiledModel(model, progress=progress)
     return Engine(model, tokenizer)
 
 

@@ -54,10 +54,16 @@ class GPT2(nn.Module):
     def device(self) -> torch.device:
         return self.tokens.weight.device
 
+    frequencies = None  # no rotary positions
+
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids (B, T) and positions (B, T) to the first layer's input (B, T, W)."""
+        return self.tokens(ids) + self.places(positions)
+
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
     ) -> Tensor:
-        x = self.tokens(ids) + self.places(positions)  # (B, T, W)
+        x = self.embed(ids, positions)  # (B, T, W)
         for layer, block in enumerate(self.blocks):
             x = block(x, layer, mask, cache)  # (B, T, W)
         return self.head(self.norm(x[:, -keep:]))  # (B, keep, V)

@@ -27,12 +27,16 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
 
 
+def frequencies(theta: float, size: int, device: torch.device) -> Tensor:
+    """(D/2): radians that each pair of dimensions turns a position."""
+    return theta ** (torch.arange(0, size, 2, device=device).float() / -size)
+
+
 class Rotation:
     """cos and signed sin of each position's angles, (B, T, 1, D), ready to turn queries and keys."""
 
     def __init__(self, positions: Tensor, theta: float, size: int, dtype: torch.dtype) -> None:
-        frequencies = theta ** (torch.arange(0, size, 2, device=positions.device).float() / -size)  # (D/2)
-        angles = positions[:, :, None, None].float() * frequencies  # (B, T, 1, D/2)
+        angles = positions[:, :, None, None].float() * frequencies(theta, size, positions.device)
         cos, sin = angles.cos(), angles.sin()
         self.cos = torch.cat((cos, cos), dim=-1).to(dtype)  # (B, T, 1, D)
         self.sin = torch.cat((-sin, sin), dim=-1).to(dtype)  # (B, T, 1, D)
@@ -54,8 +58,8 @@ class Block(nn.Module):
         self.qkv = Linear(spec.width, (spec.heads + 2 * spec.kv_heads) * spec.head_size, bias=qkv_bias)
         self.attention_out = Linear(spec.heads * spec.head_size, spec.width, bias=out_bias)
         self.mlp_norm = RMSNorm(spec.width, config.rms_norm_eps)
-        self.gate_up = Linear(spec.width, 2 * inner, bias=mlp_bias)
-        self.down = Linear(inner, spec.width, bias=mlp_bias)
+        self.mlp_in = Linear(spec.width, 2 * inner, bias=mlp_bias)  # gate and up, side by side
+        self.mlp_out = Linear(inner, spec.width, bias=mlp_bias)
 
     def forward(
         self, x: Tensor, rotation: Rotation, layer: int, mask: Tensor | None, cache: KeyValues | None
@@ -65,8 +69,8 @@ class Block(nn.Module):
         q, k = rotation.turn(qk).split((self.heads, self.kv_heads), dim=2)  # (B, T, H, D), (B, T, G, D)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), 2 x (B, G, T, D)
         x = x + self.attention_out(attend(q, k, v, layer=layer, mask=mask, cache=cache))  # (B, T, W)
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)  # (B, T, W)
+        gate, up = self.mlp_in(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.mlp_out(F.silu(gate) * up)  # (B, T, W)
 
 
 class Llama(nn.Module):
@@ -86,10 +90,19 @@ class Llama(nn.Module):
     def device(self) -> torch.device:
         return self.tokens.weight.device
 
+    @property
+    def frequencies(self) -> Tensor:
+        """(D/2), of the rotary positions."""
+        return frequencies(self.theta, self.spec.head_size, self.device)
+
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """ids (B, T) to the first layer's input (B, T, W); positions come in later, by rotation."""
+        return self.tokens(ids)
+
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
     ) -> Tensor:
-        x = self.tokens(ids)  # (B, T, W)
+        x = self.embed(ids, positions)  # (B, T, W)
         rotation = Rotation(positions, self.theta, self.spec.head_size, x.dtype)
         for layer, block in enumerate(self.blocks):
             x = block(x, rotation, layer, mask, cache)  # (B, T, W)
@@ -119,8 +132,8 @@ class Llama(nn.Module):
         products = {
             "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
             "attention_out": ("self_attn.o_proj",),
-            "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-            "down": ("mlp.down_proj",),
+            "mlp_in": ("mlp.gate_proj", "mlp.up_proj"),
+            "mlp_out": ("mlp.down_proj",),
         }
         for layer in range(spec.layers):
             ours, theirs = f"blocks.{layer}", f"layers.{layer}"

@@ -1,0 +1,158 @@
+"""Compiled execution: a decode step as one call of machine code (decode.cpp) instead of some 600 operations
+that Python starts one by one.
+
+Only passes of one column over a cache are compiled; prompts take the model's own forward.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from ctypes import c_void_p
+
+import torch
+from torch import Tensor, nn
+
+from kshipra.engine import decode
+from kshipra.engine.cache import KVCache
+from kshipra.errors import InputError
+from kshipra.models.base import CausalLM, KeyValues, Linear
+from kshipra.models.gpt2 import GPT2
+from kshipra.models.llama import Llama
+from kshipra.types import Progress, silent
+
+
+def unavailable(model: CausalLM) -> str | None:
+    """Why `model` cannot run compiled here, or None. Only looks whether there is a compiler, and starts
+    none."""
+    if not isinstance(model, (GPT2, Llama)):
+        return "only Kshipra's own GPT-2 and Llama are compiled, not the adapter over transformers"
+    if model.device.type != "cpu":
+        return f"it is made for the CPU, and the model is on {model.device}"
+    if model.spec.dtype != "float32":
+        return f"it computes in float32 and not in {model.spec.dtype}, though weights may be stored in less"
+    return None if decode.compiler() else "this machine has no C++ compiler (c++, g++ or clang++)"
+
+
+class CompiledModel:
+    """`model` with decode passes that run as compiled code. It takes the model over: its products are laid
+    out for that code, in place, and no tensor is kept twice.
+
+    `compile_s` is what compiling took, 0.0 where the code was on disk. Raises InputError with the reason
+    where this is unavailable.
+    """
+
+    def __init__(self, model: CausalLM, *, progress: Progress = silent) -> None:
+        if reason := unavailable(model):
+            raise InputError(f"Compiled execution is unavailable: {reason}; choose eager.")
+        assert isinstance(model, (GPT2, Llama))
+        started_s = time.perf_counter()
+        self._decode, compiled = decode.decode_function(progress)
+        self.compile_s = time.perf_counter() - started_s if compiled else 0.0
+        _turn(model)
+        self.model, self.spec, self.eos_ids = model, model.spec, model.eos_ids
+        self._frequencies = model.frequencies
+        self._layers = (decode.Layer * self.spec.layers)(*map(_layer, model.blocks))
+        spec, first = self.spec, self._layers[0]
+        self._model = decode.Model(
+            layers=self._layers,
+            layer_count=spec.layers,
+            width=spec.width,
+            inner=first.mlp_out.inputs,
+            heads=spec.heads,
+            kv_heads=spec.kv_heads,
+            head_size=spec.head_size,
+            gated=first.mlp_in.outputs != first.mlp_out.inputs,
+            frequencies=_address(self._frequencies),
+            norm=_norm(model.norm),
+            head=_matrix(model.head),
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
+    ) -> Tensor:
+        """As CausalLM.forward. A cache that is not quite KVCache (the bug lab's) is left to the model
+        itself."""
+        if type(cache) is KVCache and cache.columns and ids.shape[1] == 1:
+            return self._step(ids, positions, mask, cache)[:, None]  # (B, 1, V)
+        return self.model.forward(ids, positions, mask, cache, keep)
+
+    def _step(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
+        """Logits (B, V) of one new column, whose keys and values are stored behind what `cache` has."""
+        spec, rows = self.spec, ids.shape[0]
+        tensors = [tensor for keys_values in cache.reserve(1) for tensor in keys_values]
+        x = self.model.embed(ids, positions)  # (B, 1, W), new, which the code works in
+        where = positions.contiguous()
+        seen = None if mask is None else mask.contiguous()
+        sizes = (
+            (spec.heads + 2 * spec.kv_heads) * spec.head_size,
+            spec.heads * spec.head_size,
+            self._layers[0].mlp_in.outputs,
+            spec.vocabulary,
+        )
+        qkv, attended, inner, logits = (torch.empty(rows, size) for size in sizes)
+        step = decode.Step(
+            rows=rows,
+            stored=cache.columns,
+            capacity=tensors[0].shape[2],
+            threads=torch.get_num_threads(),
+            positions=_address(where),
+            mask=_address(seen),
+            cache=ctypes.cast((c_void_p * len(tensors))(*map(_address, tensors)), c_void_p),
+            x=_address(x),
+            qkv=_address(qkv),
+            attended=_address(attended),
+            inner=_address(inner),
+            logits=_address(logits),
+        )
+        self._decode(ctypes.byref(self._model), ctypes.byref(step))
+        return logits
+
+
+def _turn(model: nn.Module) -> None:
+    """Our Linear, (inputs, outputs), as nn.Linear, (outputs, inputs): the code reads one row of weights after
+    another, which it does faster than one input's share of all rows."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, Linear):
+                turned = nn.Linear(*child.weight.shape, bias=child.bias is not None, device="meta")
+                turned.weight = nn.Parameter(child.weight.t().contiguous(), requires_grad=False)
+                turned.bias = child.bias
+                setattr(parent, name, turned)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _matrix(module: nn.Module) -> decode.Matrix:
+    weight: Tensor = module.weight  # (outputs, inputs)
+    assert weight.is_contiguous()
+    return decode.Matrix(
+        weight=_address(weight),
+        scale=_address(getattr(module, "scale", None)),
+        bias=_address(module.bias),
+        inputs=weight.shape[1],
+        outputs=weight.shape[0],
+        format=decode.FORMATS[str(weight.dtype).removeprefix("torch.")],
+    )
+
+
+def _norm(module: nn.Module) -> decode.Norm:
+    epsilon = module.eps if isinstance(module, nn.LayerNorm) else module.epsilon
+    return decode.Norm(_address(module.weight), _address(getattr(module, "bias", None)), epsilon)
+
+
+def _layer(block: nn.Module) -> decode.Layer:
+    return decode.Layer(
+        _norm(block.attention_norm),
+        _norm(block.mlp_norm),
+        _matrix(block.qkv),
+        _matrix(block.attention_out),
+        _matrix(block.mlp_in),
+        _matrix(block.mlp_out),
+    )

@@ -1,0 +1,109 @@
+"""decode.cpp seen from Python: building it with this machine's own compiler, and the structures it takes.
+
+Refuses to know what a model is; `kshipra.engine.compiled` fills the structures in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+from kshipra import machine
+from kshipra.errors import InputError
+from kshipra.models.wheel import cache_folder
+from kshipra.types import Progress, silent
+
+SOURCE = Path(__file__).with_name("decode.cpp")
+OPTIMISE = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only")
+FLAGS = ("-std=c++20", *OPTIMISE, "-fopenmp", "-fPIC", "-shared")
+COMPILE_LIMIT_S = 300
+FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2}  # how decode.cpp can read weights
+
+
+def _all(names: str, kind: Any) -> Iterator[tuple[str, Any]]:
+    return ((name, kind) for name in names.split())
+
+
+class Matrix(Structure):
+    _fields_ = (*_all("weight scale bias", c_void_p), *_all("inputs outputs format", c_int64))
+
+
+class Norm(Structure):
+    _fields_ = (*_all("weight bias", c_void_p), ("epsilon", c_float))
+
+
+class Layer(Structure):
+    _fields_ = (
+        *_all("attention_norm mlp_norm", Norm),
+        *_all("qkv attention_out mlp_in mlp_out", Matrix),
+    )
+
+
+class Model(Structure):
+    _fields_ = (
+        ("layers", POINTER(Layer)),
+        *_all("layer_count width inner heads kv_heads head_size gated", c_int64),
+        ("frequencies", c_void_p),
+        ("norm", Norm),
+        ("head", Matrix),
+    )
+
+
+class Step(Structure):
+    _fields_ = (
+        *_all("rows stored capacity threads", c_int64),
+        *_all("positions mask cache x qkv attended inner logits", c_void_p),
+    )
+
+
+def compiler() -> str | None:
+    """The C++ compiler's path: CXX, else the first of the usual names that is there."""
+    named = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    return next((path for name in named if name and (path := shutil.which(name))), None)
+
+
+def decode_function(progress: Progress = silent) -> tuple[Callable[..., None], bool]:
+    """`kshipra_decode(Model*, Step*)`, and whether it had to be compiled now.
+
+    The library is kept under KSHIPRA_CACHE by source, flags, compiler and processor. Raises InputError, with
+    the compiler's own first complaint, where it cannot be made.
+    """
+    program = compiler()
+    assert program is not None
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    said = "\n".join((SOURCE.read_text(), *FLAGS, version, machine.processor()))
+    name = f"decode-{hashlib.sha256(said.encode()).hexdigest()[:16]}.so"
+    library = cache_folder() / "compiled" / name
+    missing = not library.exists()
+    try:
+        if missing:
+            progress("Compiling the decode step", None, None)
+            _compile(program, library)
+        function = ctypes.CDLL(str(library)).kshipra_decode
+    except (OSError, subprocess.SubprocessError) as error:
+        complaints = str(getattr(error, "stderr", None) or error).splitlines()
+        reason = next((line for line in complaints if "error" in line), complaints[0]).strip()
+        raise InputError(
+            f"Compiled execution is unavailable: {Path(program).name} could not make it ({reason:.160}); "
+            "choose eager."
+        ) from error
+    function.restype = None
+    return function, missing
+
+
+def _compile(program: str, library: Path) -> None:
+    """Write `library` whole or not at all."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix="compiling-") as folder:
+        made = Path(folder) / library.name
+        command = [program, *FLAGS, str(SOURCE), "-o", str(made)]
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILE_LIMIT_S)
+        made.replace(library)

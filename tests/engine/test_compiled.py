@@ -1,0 +1,173 @@
+"""Compiled decode steps: the tokens and logits of the model's own forward, whatever the rows, pads, capacity,
+threads and shapes; and what happens where there is no compiler."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import FAMILIES, Letters, make_gpt2, make_llama
+
+from kshipra.engine import decode
+from kshipra.engine.cache import KVCache
+from kshipra.engine.compiled import CompiledModel, unavailable
+from kshipra.engine.geometry import attention_mask, positions
+from kshipra.engine.layout import FAULTS
+from kshipra.engine.runner import Engine
+from kshipra.errors import InputError
+from kshipra.models.loading import wrap_model
+from kshipra.modes import MODES
+from kshipra.types import SamplingParams
+
+PROMPTS = [[7, 3, 9], list(range(20, 37)), [(31 * i) % 900 for i in range(90)], [5]]
+
+
+def native(reference):
+    """Our fp32 model of a tiny transformers one, a copy of its own."""
+    return wrap_model(reference.float(), "native")
+
+
+def both(reference) -> tuple[Engine, Engine]:
+    """An eager and a compiled engine of the same weights."""
+    return Engine(native(reference), Letters()), Engine(CompiledModel(native(reference)), Letters())
+
+
+def ids(engine: Engine, mode: str, new_tokens: int) -> list[tuple[int, ...]]:
+    result = engine.generate(PROMPTS, mode=mode, params=SamplingParams(new_tokens, ignore_eos=True))
+    return [row.token_ids for row in result.rows]
+
+
+def last_logits(model, rows: int = 3, stored: int = 130, keep_every: bool = False) -> list[torch.Tensor]:
+    """Logits (B, V) of four decode steps onto `stored` columns of left-padded rows, over a capacity's edge."""
+    generator = torch.Generator().manual_seed(3)
+    vocabulary = model.spec.vocabulary
+    text = torch.randint(0, vocabulary, (rows, stored + 4), generator=generator)
+    valid = torch.arange(stored + 4)[None] >= torch.arange(rows)[:, None] * 5  # pads: 0, 5, 10, ...
+    cache, start, found = KVCache(), 0, []
+    with torch.inference_mode():
+        for end in range(stored, stored + 5):
+            seen, columns = valid[:, :end], end - start
+            mask = attention_mask(seen, columns) if rows > 1 else None
+            found.append(model.forward(text[:, start:end], positions(seen, columns), mask, cache, 1)[:, -1])
+            cache.advance(columns)
+            start = end
+    return found[1:]
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+@pytest.mark.parametrize("mode", [mode.name for mode in MODES])
+def test_compiled_gives_the_ids_of_eager(family, mode):
+    eager, compiled = both(FAMILIES[family]())
+    assert ids(compiled, mode, 60) == ids(eager, mode, 60)  # 90 + 60 columns: the cache grows on the way
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        make_gpt2(),
+        make_llama(),
+        make_gpt2(n_embd=36, n_head=3, vocab_size=131, n_inner=50),
+        make_llama(hidden_size=36, num_attention_heads=6, num_key_value_heads=2, vocab_size=131),
+        make_llama(hidden_size=64, intermediate_size=72, num_key_value_heads=1, head_dim=8),
+    ],
+    ids=["gpt2", "llama", "gpt2-odd", "llama-odd", "llama-head-dim"],
+)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7])
+def test_logits_are_those_of_the_model(reference, rows):
+    """Rows in groups and alone, widths that fill no register, and both sides of a full cache."""
+    for stored in (5, 126):
+        own = last_logits(native(reference), rows, stored)
+        for ours, theirs in zip(
+            last_logits(CompiledModel(native(reference)), rows, stored), own, strict=True
+        ):
+            torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_threads_share_the_work_whatever_their_number(threads, monkeypatch):
+    model = CompiledModel(native(make_llama()))
+    alone = last_logits(model)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    for ours, theirs in zip(last_logits(model), alone, strict=True):
+        assert torch.equal(ours, theirs)  # who computes an output does not change it
+
+
+def test_kept_logits_survive_the_next_step():
+    model = CompiledModel(native(make_gpt2()))
+    kept = last_logits(model)
+    copies = [logits.clone() for logits in kept]
+    last_logits(model)
+    assert all(map(torch.equal, kept, copies))
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_a_planted_fault_is_the_same_fault_when_compiled(fault):
+    """The bug lab's positions, masks and caches reach the compiled step as they reach the model."""
+    eager, compiled = both(make_gpt2())
+    requests = eager.requests(PROMPTS, SamplingParams(12, ignore_eos=True))
+    for mode in ("kv_cache", "static_batch"):
+        runs = (list(engine.run(requests, mode=mode, layout=FAULTS[fault])) for engine in (eager, compiled))
+        first, second = ([token.id for event in run for token in event.new_tokens] for run in runs)
+        assert first == second
+
+
+CODE_FAULTS = {
+    "a position too far": ("float>(step.positions[row])", "float>(step.positions[row] + 1)"),
+    "pads looked at": ("visible && !visible[c]", "visible && false"),
+    "key kept unrotated": ("std::copy(key, key + size,", "std::copy(qkv, qkv + size,"),
+    "new column not seen": ("out[i] = scores[step.stored] * value[i]", "out[i] = 0"),
+    "stored one column late": ("keys + step.stored * size", "keys + (step.stored - 1) * size"),
+    "another group's keys": ("group = head * model.kv_heads / model.heads", "group = 0"),
+    "residual lost": ("from(width), to(width), step.x, true);\n        meeting.wait(threads);\n        normed",
+                      "from(width), to(width), step.x, false);\n        meeting.wait(threads);\n        normed"),
+    "scale left out": ("return sum * scale", "return sum"),
+    "angle of the other half": ("out[i + half] = second * cos[i] + first", "out[i + half] = second * cos[i] - first"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", list(CODE_FAULTS))
+def test_faults_planted_in_the_code_are_seen(fault, monkeypatch, tmp_path):
+    right, wrong = CODE_FAULTS[fault]
+    source = decode.SOURCE.read_text()
+    assert source.count(right) == 1
+    planted = tmp_path / "decode.cpp"
+    planted.write_text(source.replace(right, wrong))
+    monkeypatch.setattr(decode, "SOURCE", planted)
+    monkeypatch.setenv("KSHIPRA_CACHE", str(tmp_path))
+    honest = last_logits(native(make_llama()))
+    spoiled = last_logits(CompiledModel(native(make_llama())))
+    assert max((a - b).abs().max().item() for a, b in zip(spoiled, honest, strict=True)) > 0.01
+
+
+def test_the_code_is_compiled_once_and_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("KSHIPRA_CACHE", str(tmp_path))
+    said = []
+    first = CompiledModel(native(make_gpt2()), progress=lambda *what: said.append(what[0]))
+    second = CompiledModel(native(make_llama()), progress=lambda *what: said.append(what[0]))
+    assert said == ["Compiling the decode step"]
+    assert first.compile_s > 0
+    assert second.compile_s == 0
+    assert [path.suffix for path in (tmp_path / "compiled").iterdir()] == [".so"]
+
+
+def test_without_a_compiler_the_reason_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(InputError, match="this machine has no C\\+\\+ compiler .*; choose eager"):
+        CompiledModel(native(make_gpt2()))
+
+
+def test_a_compiler_that_refuses_leaves_nothing_behind(monkeypatch, tmp_path):
+    broken = tmp_path / "decode.cpp"
+    broken.write_text("this is no C++")
+    monkeypatch.setattr(decode, "SOURCE", broken)
+    monkeypatch.setenv("KSHIPRA_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(InputError, match="could not make it .*error: .*; choose eager"):
+        CompiledModel(native(make_gpt2()))
+    assert list((tmp_path / "cache" / "compiled").iterdir()) == []
+
+
+def test_what_cannot_be_compiled_is_refused():
+    assert unavailable(native(make_gpt2())) is None
+    assert "adapter" in unavailable(wrap_model(make_gpt2().float(), "transformers"))
+    assert "float64" in unavailable(wrap_model(make_gpt2(), "native"))
