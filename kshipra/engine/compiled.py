@@ -1,4 +1,4 @@
-"""Compiled execution: a decode step as one call of machine code (decode.cpp) instead of some 600 operations
+"""Compiled execution: a decode step as one call of machine code (decode_step/) instead of some 600 operations
 that Python starts one by one.
 
 Only passes of one column over a cache are compiled; prompts take the model's own forward.

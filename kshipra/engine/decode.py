@@ -1,4 +1,4 @@
-"""decode.cpp seen from Python: building it with this machine's own compiler, and the structures it takes.
+"""decode_step/ seen from Python: building it with this machine's own compiler, and the structures it takes.
 
 Refuses to know what a model is; `kshipra.engine.compiled` fills the structures in.
 """
@@ -21,11 +21,11 @@ from kshipra.errors import InputError
 from kshipra.models.wheel import cache_folder
 from kshipra.types import Progress, silent
 
-SOURCE = Path(__file__).with_name("decode.cpp")
-OPTIMISE = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only")
-FLAGS = ("-std=c++20", *OPTIMISE, "-fopenmp", "-fPIC", "-shared")
+SOURCES = Path(__file__).with_name("decode_step")
+COMPILE = ("-std=c++20", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-c")
+LINK = ("-shared", "-fopenmp")  # where -ffast-math would turn off denormal numbers for the whole process
 COMPILE_LIMIT_S = 300
-FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2}  # how decode.cpp can read weights
+FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2}  # as products.h reads weights
 
 
 def _all(names: str, kind: Any) -> Iterator[tuple[str, Any]]:
@@ -79,7 +79,8 @@ def decode_function(progress: Progress = silent) -> tuple[Callable[..., None], b
     program = compiler()
     assert program is not None
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
-    said = "\n".join((SOURCE.read_text(), *FLAGS, version, machine.processor()))
+    texts = [path.read_text() for path in sorted(SOURCES.iterdir())]
+    said = "\n".join((*texts, *COMPILE, *LINK, version, machine.processor()))
     name = f"decode-{hashlib.sha256(said.encode()).hexdigest()[:16]}.so"
     library = cache_folder() / "compiled" / name
     missing = not library.exists()
@@ -103,7 +104,10 @@ def _compile(program: str, library: Path) -> None:
     """Write `library` whole or not at all."""
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="compiling-") as folder:
-        made = Path(folder) / library.name
-        command = [program, *FLAGS, str(SOURCE), "-o", str(made)]
-        subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILE_LIMIT_S)
+        made, part = Path(folder) / library.name, Path(folder) / "step.o"
+        for command in (
+            (program, *COMPILE, SOURCES / "step.cpp", "-o", part),
+            (program, *LINK, part, "-o", made),
+        ):
+            subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILE_LIMIT_S)
         made.replace(library)
