@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from kshipra import machine
 from kshipra.metrics import first_difference, fold
@@ -134,7 +136,7 @@ def table(summaries: Sequence[dict[str, Any]]) -> Table:
     return shown
 
 
-def profile_table(name: str, profile: Profile) -> Table:
+def profile_table(name: str, profile: Profile) -> Group:
     """The longest operations of a case's decode passes."""
     title = f"{name}: no decode passes"
     if profile.outside_share is not None:
@@ -142,12 +144,12 @@ def profile_table(name: str, profile: Profile) -> Table:
             f"{name}: {profile.passes} decode passes, {profile.wall_s * 1e3:.0f} ms under the profiler, "
             f"{profile.outside_share:.1%} of it outside kernels"
         )
-    shown = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    shown = Table(box=None, pad_edge=False)
     for heading in ("operation", "calls", "self ms", "share"):
         shown.add_column(heading, justify="left" if heading == "operation" else "right")
     for one in profile.operations:
         shown.add_row(one.name, str(one.calls), f"{one.self_s * 1e3:.2f}", f"{one.share:.1%}")
-    return shown
+    return Group(Text(title, style="bold"), shown)
 
 
 def check_table(found: Sequence[Quality]) -> Table:
