@@ -7,7 +7,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +24,7 @@ from kshipra import limits, metrics
 from kshipra.errors import KshipraError
 from kshipra.models import catalogue
 from kshipra.modes import MODES, mode_named
-from kshipra.types import ModelChoice, RunResult, SamplingParams
+from kshipra.types import ModelChoice, RunResult, SamplingParams, plain
 
 ERRORS = Console(stderr=True)
 WIDE_COLUMNS = 140  # of a table that goes into a file or a pipe
@@ -39,16 +38,20 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def engine_arguments(parser: argparse.ArgumentParser) -> None:
+def engine_arguments(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """What to load; with `several`, dtype, weights and execution are lists: every combination is meant."""
+
+    def option(name: str, default: str, help: str) -> None:
+        many = dict(nargs="+", default=[default]) if several else dict(default=default)
+        parser.add_argument(name, help=help, **many)
+
     parser.add_argument(
         "--model", default=catalogue.DEFAULT, help="catalogue name, Hub id, folder or .gguf file"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
-    parser.add_argument(
-        "--dtype", default="auto", help="what is computed in: auto, float32, bfloat16, float16"
-    )
-    parser.add_argument("--weights", default="native", help="what is stored: native")
-    parser.add_argument("--execution", default="eager", help="eager")
+    option("--dtype", "auto", "what is computed in: auto, float32, bfloat16, float16")
+    option("--weights", "native", "what is stored: native")
+    option("--execution", "eager", "eager")
     parser.add_argument("--implementation", default="auto", help="auto, native or transformers")
 
 
@@ -83,17 +86,26 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     bench.add_argument(
         "--json", metavar="FILE", help="also as one JSON object; - for the last line of stdout"
     )
-    engine_arguments(bench)
+    bench.add_argument(
+        "--profile",
+        action="store_true",
+        help="one more run of each under torch.profiler: where its time goes",
+    )
+    bench.add_argument(
+        "--check",
+        action="store_true",
+        help="tokens and perplexity of each against float32, native, eager; status 1 where a bound is broken",
+    )
+    engine_arguments(bench, several=True)
 
     verbs.add_parser("models", help="list the catalogue")
     return parser.parse_args(arguments)
 
 
-def load_engine(arguments: argparse.Namespace):
-    """The engine that the arguments name, with a bar while something is fetched."""
+def load_engine(choice: ModelChoice):
+    """The engine of `choice`, with a bar while something is fetched."""
     from kshipra.engine.runner import load_choice
 
-    choice = ModelChoice(**{field.name: getattr(arguments, field.name) for field in fields(ModelChoice)})
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=ERRORS, transient=True) as bar:
         task = bar.add_task("Loading", total=None)
@@ -123,7 +135,8 @@ def generate(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         stop=tuple(arguments.stop),
     )
-    engine = load_engine(arguments)
+    options = ("model", "device", "dtype", "weights", "execution", "implementation")
+    engine = load_engine(ModelChoice(*(getattr(arguments, option) for option in options)))
     requests = engine.requests(prompts, params, chat=arguments.chat)
     events = []
     bar, task = counting_bar("Generating", len(prompts) * params.max_new_tokens)
@@ -147,33 +160,57 @@ def print_texts(prompts: Sequence[str], result: RunResult) -> None:
     ERRORS.print(f"{result.mode}: {figures}, {result.forward_passes} passes", style="dim")
 
 
-def bench(arguments: argparse.Namespace) -> None:
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure, then profile and check where asked. The status: 1 where a bound of the check is broken."""
     from kshipra import bench as benching
+    from kshipra.cases import cases_of, engines_of, reference_of
+    from kshipra.profiling import profile
+    from kshipra.quality import check
 
-    modes = [mode_named(name).name for name in arguments.mode.split(",")]
+    cases = cases_of(arguments)
     for field, least in (("rows", 1), ("prompt_tokens", 1), ("new_tokens", 1), ("repeats", 1)):
         if getattr(arguments, field) < least:
             raise KshipraError(f"--{field.replace('_', '-')} must be at least {least}.")
     if arguments.json not in (None, "-") and not Path(arguments.json).absolute().parent.is_dir():
         raise KshipraError(f"--json: there is no folder for {arguments.json!r:.120}; make it first.")
-    engine = load_engine(arguments)
+    engines = engines_of(cases, load_engine)
+    reference = reference_of(engines, load_engine) if arguments.check else None
+    engine = engines[cases[-1]]
     requests = benching.synthetic_requests(
         engine, rows=arguments.rows, prompt_tokens=arguments.prompt_tokens, new_tokens=arguments.new_tokens
     )
-    bar, task = counting_bar("Measuring", len(modes) * (arguments.repeats + 1))
+    bar, task = counting_bar("Measuring", len(cases) * (arguments.repeats + 1))
     with bar:
         results = benching.measure(
-            engine, requests, modes, repeats=arguments.repeats, progress=lambda: bar.advance(task)
+            engines, requests, repeats=arguments.repeats, progress=lambda: bar.advance(task)
         )
-    summaries = [benching.summarise(mode, found) for mode, found in results.items()]
+    summaries = [benching.summarise(case, engines[case], found) for case, found in results.items()]
     screen = Console()
-    Console(width=screen.width if screen.is_terminal else WIDE_COLUMNS).print(benching.table(summaries))
+    screen = Console(width=screen.width if screen.is_terminal else WIDE_COLUMNS)
+    screen.print(benching.table(summaries))
     report = benching.report(engine, arguments, summaries, results)
+    if arguments.profile:
+        report["profile"] = {}
+        for case in cases:
+            found = profile(engines[case], requests, mode=case.mode)
+            screen.print(benching.profile_table(case.name, found))
+            report["profile"][case.name] = plain(found)
+    passed = True
+    if reference is not None:
+        others = {*map(id, engines.values())} - {id(reference)}
+        bar, task = counting_bar("Checking", 2 + len(cases) + len(others))
+        ways = {case.name: (case.recipe, engine) for case, engine in engines.items()}
+        with bar:
+            qualities = check(reference, ways, progress=lambda: bar.advance(task)).values()
+        screen.print(benching.check_table(list(qualities)))
+        report["check"] = plain(list(qualities))
+        passed = all(quality.passed for quality in qualities)
     if arguments.json == "-":
         print(json.dumps(report, allow_nan=False))
     elif arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(report, file, allow_nan=False)
+    return 0 if passed else 1
 
 
 def models(_: argparse.Namespace) -> None:
@@ -190,7 +227,7 @@ def models(_: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parse(arguments)
     try:
-        {"generate": generate, "bench": bench, "models": models}[parsed.verb](parsed)
+        return {"generate": generate, "bench": bench, "models": models}[parsed.verb](parsed) or 0
     except KshipraError as error:
         print(f"kshipra: {error}", file=sys.stderr)
         return 2
@@ -202,7 +239,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
-"""Measure modes against each other: warm up, alternate, repeat, and report medians with their spread."""
+"""Measure cases against each other: warm up, alternate, repeat, and report medians with their spread; and the
+tables of all that bench finds."""
 
 from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from kshipra import machine
 from kshipra.metrics import first_difference, fold
@@ -17,7 +20,10 @@ from kshipra.types import Request, RunResult, SamplingParams, plain
 if TYPE_CHECKING:
     import argparse
 
+    from kshipra.cases import Case
     from kshipra.engine.runner import Engine
+    from kshipra.profiling import Profile
+    from kshipra.quality import Quality
 
 FIGURES = (
     "end_to_end_tok_per_s",
@@ -49,23 +55,22 @@ def synthetic_requests(
 
 
 def measure(
-    engine: Engine,
+    engines: Mapping[Case, Engine],
     requests: Sequence[Request],
-    modes: Sequence[str],
     *,
     repeats: int,
     progress: Callable[[], None],
-) -> dict[str, list[RunResult]]:
-    """`repeats` results a mode, taken in turns so that a slow minute of the machine falls on all of them.
+) -> dict[Case, list[RunResult]]:
+    """`repeats` results a case, taken in turns so that a slow minute of the machine falls on all of them.
 
-    One uncounted run a mode goes first. `progress` is called after every run.
+    One uncounted run a case goes first. `progress` is called after every run.
     """
-    results: dict[str, list[RunResult]] = {mode: [] for mode in modes}
+    results: dict[Case, list[RunResult]] = {case: [] for case in engines}
     for repeat in range(repeats + 1):
-        for mode in modes:
-            result = fold(mode, requests, engine.run(requests, mode=mode))
+        for case, engine in engines.items():
+            result = fold(case.mode, requests, engine.run(requests, mode=case.mode))
             if repeat:
-                results[mode].append(result)
+                results[case].append(result)
             progress()
     return results
 
@@ -78,14 +83,18 @@ def spread(values: Sequence[float | None]) -> dict[str, float | None]:
     return {"median": statistics.median(known), "min": min(known), "max": max(known)}
 
 
-def summarise(mode: str, results: Sequence[RunResult]) -> dict[str, Any]:
-    """One mode as strict JSON: the medians under their plain names, and every figure's spread under
+def summarise(case: Case, engine: Engine, results: Sequence[RunResult]) -> dict[str, Any]:
+    """One case as strict JSON: the medians under their plain names, and every figure's spread under
     `spread`."""
     spreads = {name: spread([getattr(result, name) for result in results]) for name in FIGURES}
     for name in ("p50", "p90", "p99"):
         spreads[f"step_{name}_s"] = spread([getattr(result.step_latency_s, name) for result in results])
     return {
-        "mode": mode,
+        "case": case.name,
+        "mode": case.mode,
+        "dtype": str(engine.dtype).removeprefix("torch."),
+        "weights": case.choice.weights,
+        "execution": case.choice.execution,
         "repeats": len(results),
         **{name: figures["median"] for name, figures in spreads.items()},
         "memory_method": results[0].memory_method,
@@ -94,10 +103,10 @@ def summarise(mode: str, results: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def table(summaries: Sequence[dict[str, Any]]) -> Table:
-    """The modes side by side; every rate with its least and greatest, and against the first mode."""
+    """The cases side by side; every rate with its least and greatest, and against the first case."""
     shown = Table(box=None, pad_edge=False)
     for heading in (
-        "mode",
+        "case",
         "tok/s end to end",
         "against",
         "decode tok/s",
@@ -105,14 +114,14 @@ def table(summaries: Sequence[dict[str, Any]]) -> Table:
         "step p50 ms",
         "p99 ms",
     ):
-        shown.add_column(heading, justify="left" if heading == "mode" else "right", no_wrap=heading == "mode")
+        shown.add_column(heading, justify="left" if heading == "case" else "right", no_wrap=heading == "case")
     for heading in ("passes", "tokens", "peak extra MiB", "KV MiB"):
         shown.add_column(heading, justify="right")
     reference = summaries[0]["end_to_end_tok_per_s"]
     for one in summaries:
         rate = one["end_to_end_tok_per_s"]
         shown.add_row(
-            one["mode"],
+            one["case"],
             _with_spread(one["spread"]["end_to_end_tok_per_s"]),
             f"{rate / reference:.2f}x" if rate and reference else "–",
             _with_spread(one["spread"]["decode_tok_per_s"]),
@@ -127,19 +136,71 @@ def table(summaries: Sequence[dict[str, Any]]) -> Table:
     return shown
 
 
+def profile_table(name: str, profile: Profile) -> Group:
+    """The longest operations of a case's decode passes."""
+    title = f"{name}: no decode passes"
+    if profile.outside_share is not None:
+        title = (
+            f"{name}: {profile.passes} decode passes, {profile.wall_s * 1e3:.0f} ms under the profiler, "
+            f"{profile.outside_share:.1%} of it outside kernels"
+        )
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("operation", "calls", "self ms", "share"):
+        shown.add_column(heading, justify="left" if heading == "operation" else "right")
+    for one in profile.operations:
+        shown.add_row(one.name, str(one.calls), f"{one.self_s * 1e3:.2f}", f"{one.share:.1%}")
+    return Group(Text(title, style="bold"), shown)
+
+
+def check_table(found: Sequence[Quality]) -> Table:
+    """What each case says against the reference, every figure with its bound."""
+    shown = Table(box=None, pad_edge=False)
+    headings = ("case", "greedy ids", "perplexity", "reference", "ratio", "top-1 agreement", "")
+    for heading in headings:
+        shown.add_column(heading, justify="left" if heading in headings[:2] else "right")
+    for one in found:
+        ratio = f"{_scaled(one.perplexity_ratio, 1, digits=6)} (bound {one.perplexity_bound:g})"
+        least = f" (bound {one.agreement_bound:.0%})" if one.agreement_bound is not None else ""
+        shown.add_row(
+            one.case,
+            one.verdict + _where(one),
+            _scaled(one.perplexity, 1, digits=6),
+            _scaled(one.reference_perplexity, 1, digits=6),
+            ratio,
+            f"{one.agreement:.1%}{least}",
+            "passed" if one.passed else "broken",
+        )
+    return shown
+
+
+def _where(quality: Quality) -> str:
+    """How many rows part, and where: "row 1 at token 5", both from 1."""
+    if not quality.parted:
+        return f" in {quality.rows} rows"
+    places = (f"row {one.row + 1} at token {one.position + 1}" for one in quality.parted)
+    return f" in {len(quality.parted)} of {quality.rows} rows: {', '.join(places)}"
+
+
+def _plain_settings(settings: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    for key, value in vars(settings).items():
+        if key not in ("verb", "json"):
+            yield key, value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
 def report(
     engine: Engine,
     settings: argparse.Namespace,
     summaries: Sequence[dict[str, Any]],
-    results: dict[str, list[RunResult]],
+    results: Mapping[Case, Sequence[RunResult]],
 ) -> dict[str, Any]:
-    """Settings, machine and every mode; the figures of the last mode also at the top, for programs that ask
-    for one mode. `identical_ids` says whether all runs of all modes gave the same tokens."""
+    """Settings, machine and every case (`modes`); the figures of the last case also at the top, for programs
+    that ask for one, and `engine` is its. `identical_ids` says whether all runs of all cases gave the same
+    tokens."""
     runs = [result for found in results.values() for result in found]
     ready = engine.describe()
     return {
         **summaries[-1],
-        "settings": {key: value for key, value in vars(settings).items() if key not in ("verb", "json")},
+        "settings": dict(_plain_settings(settings)),
         "model": plain(ready.spec),
         "device": ready.device,
         "threads": ready.threads,
@@ -156,5 +217,5 @@ def _with_spread(figures: dict[str, float | None]) -> str:
     return f"{figures['median']:.1f} ({figures['min']:.1f} to {figures['max']:.1f})"
 
 
-def _scaled(value: float | None, factor: float) -> str:
-    return "–" if value is None else f"{value * factor:.3g}"
+def _scaled(value: float | None, factor: float, *, digits: int = 3) -> str:
+    return "–" if value is None else f"{value * factor:.{digits}g}"

@@ -13,7 +13,7 @@ here once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,8 +93,8 @@ class Difference:
     second_id: int | None
 
 
-def first_difference(first: RunResult, second: RunResult) -> Difference | None:
-    """The earliest differing new token of the first row that differs, or None where all ids are identical."""
+def differences(first: RunResult, second: RunResult) -> Iterator[Difference]:
+    """The earliest differing new token of every row that differs, row by row."""
     for row, (one, other) in enumerate(zip(first.rows, second.rows, strict=True)):
         if one.token_ids == other.token_ids:
             continue
@@ -104,8 +104,12 @@ def first_difference(first: RunResult, second: RunResult) -> Difference | None:
         def at(ids: tuple[int, ...], position: int = position) -> int | None:
             return ids[position] if position < len(ids) else None
 
-        return Difference(row, position, at(one.token_ids), at(other.token_ids))
-    return None
+        yield Difference(row, position, at(one.token_ids), at(other.token_ids))
+
+
+def first_difference(first: RunResult, second: RunResult) -> Difference | None:
+    """The earliest differing new token of the first row that differs, or None where all ids are identical."""
+    return next(differences(first, second), None)
 
 
 def speed_up(result: RunResult, reference: RunResult) -> float | None:

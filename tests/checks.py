@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -21,7 +20,7 @@ RAGGED = [[7, 8, 9], [5, 4, 3, 2, 1], list(range(100, 130))]
 def planted(engine: Engine, layout: Layout) -> Engine:
     """`engine` whose runs all go under `layout`."""
     other = copy.copy(engine)
-    other.run = functools.partial(engine.run, layout=layout)
+    other.run = lambda requests, **options: engine.run(requests, **(options | {"layout": layout}))
     return other
 
 

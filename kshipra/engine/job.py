@@ -20,6 +20,7 @@ from kshipra.text import Detokenizer, StopFilter, Tokenizer
 from kshipra.types import FinishReason, NewToken, Request, StepEvent
 
 Observer = Callable[[int, int, torch.Tensor], None]  # row, how many tokens it has, its logits (V)
+Chooser = Callable[..., torch.Tensor]  # logits (B, V) and rows to the next ids (B), as `next_ids` does
 
 
 def nobody(row: int, place: int, logits: torch.Tensor) -> None:
@@ -108,9 +109,10 @@ class Job:
         *,
         layout: Layout = HONEST,
         observe: Observer = nobody,
+        choose: Chooser = next_ids,
     ) -> None:
         self.model, self.tokenizer, self.device = model, tokenizer, device
-        self.layout, self.observe = layout, observe
+        self.layout, self.observe, self.choose = layout, observe, choose
         self.requests = [request for request in requests if request.params.max_new_tokens > 0]
         self.meter = MemoryMeter(device)
         self.busy_s = 0.0  # the run's own clock; whoever drives the mode keeps it
@@ -131,7 +133,7 @@ class Job:
         started_s = time.perf_counter()
         columns = batch.ids.shape[1] - batch.stored
         logits = self._forward(batch, columns)[:, -1]  # (B, V)
-        ids = next_ids(logits, [(row.params, row.ids, row.generator) for row in batch.rows])  # (B)
+        ids = self.choose(logits, [(row.params, row.ids, row.generator) for row in batch.rows])  # (B)
         chosen = ids.tolist()  # waits for the device
         elapsed_s = time.perf_counter() - started_s
         self.pause()  # looking at a pass is not part of it

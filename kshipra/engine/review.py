@@ -16,7 +16,7 @@ from kshipra.engine import roofline
 from kshipra.engine.check import run_checks, tolerance
 from kshipra.engine.layout import layout_named
 from kshipra.engine.runner import Engine, never
-from kshipra.metrics import Difference, first_difference
+from kshipra.metrics import Difference, differences
 from kshipra.recipes import LAB_KEYS, recipe_named
 from kshipra.types import Comparison, Recipe, Request, Reviewed, RunResult, Verdict
 
@@ -47,31 +47,44 @@ def review(
 
 
 def compare(
-    engine: Engine,
+    engine: Engine | Mapping[str, Engine],
     requests: Sequence[Request],
     results: Mapping[str, tuple[Recipe, RunResult]],
     *,
     stopped: Callable[[], bool] = never,
     tell: Callable[[str], None] = lambda what: None,
+    every_row: bool = False,
 ) -> tuple[Comparison, ...]:
-    """Every pair of `results`, by recipe key, in their order; none where it was stopped."""
+    """Every pair of `results`, by recipe key, in their order; none where it was stopped.
+
+    `engine` ran them all, or is one a key: logits are taken again from the engine whose they are. A pair
+    has one Comparison, of the first row that parts; with `every_row` one of each row that does.
+    """
+    engines = engine if isinstance(engine, Mapping) else dict.fromkeys(results, engine)
     pairs = list(combinations(results, 2))
-    parting = {pair: first_difference(results[pair[0]][1], results[pair[1]][1]) for pair in pairs}
+    parting: dict[tuple[str, str], list[Difference]] = {}
     wanted: dict[str, set[Place]] = {key: set() for key in results}
-    for pair, difference in parting.items():
-        if difference is not None and None not in (difference.first_id, difference.second_id):
-            for key in pair:
-                wanted[key].add((difference.row, difference.position))
+    for pair in pairs:
+        found = list(differences(*(results[key][1] for key in pair)))
+        parting[pair] = found if every_row else found[:1]
+        for difference in parting[pair]:
+            if None not in (difference.first_id, difference.second_id):
+                for key in pair:
+                    wanted[key].add((difference.row, difference.position))
     if any(wanted.values()):
         tell("Taking the logits again where two ways part")
     logits = {
-        key: logits_at(engine, requests, results[key][0], places, stopped=stopped)
+        key: logits_at(engines[key], requests, results[key][0], places, stopped=stopped)
         for key, places in wanted.items()
         if places
     }
     if stopped():
         return ()
-    return tuple(_comparison(*pair, parting[pair], logits) for pair in pairs)
+    return tuple(
+        _comparison(*(results[key][0] for key in pair), difference, logits)
+        for pair in pairs
+        for difference in parting[pair] or [None]
+    )
 
 
 def logits_at(
@@ -99,11 +112,12 @@ def logits_at(
 
 
 def _comparison(
-    first: str,
-    second: str,
+    one_way: Recipe,
+    other_way: Recipe,
     difference: Difference | None,
     logits: Mapping[str, Mapping[Place, torch.Tensor]],
 ) -> Comparison:
+    first, second = one_way.key, other_way.key
     if difference is None:
         return Comparison(first, second, "identical")
     where = (difference.row, difference.position, difference.first_id, difference.second_id)
@@ -113,14 +127,15 @@ def _comparison(
     one, other = logits[first][place], logits[second][place]
     best, next_best = one.float().topk(2).values.tolist()
     largest = (one.float() - other.float()).abs().max().item()
-    return Comparison(
-        first, second, _verdict(best - next_best, largest, one), *where, best - next_best, largest
-    )
+    allowed = max(tolerance(one, one_way.weights), tolerance(other, other_way.weights))
+    margin = best - next_best
+    return Comparison(first, second, _verdict(margin, largest, allowed), *where, margin, largest)
 
 
-def _verdict(margin: float, largest: float, logits: torch.Tensor) -> Verdict:
-    """A difference beyond rounding is a fault, and so is one too small to have turned the choice."""
-    return "near-tie" if margin < 2 * largest <= 2 * tolerance(logits) else "fault"
+def _verdict(margin: float, largest: float, allowed: float) -> Verdict:
+    """A difference beyond what rounding is `allowed` is a fault, and so is one too small to have turned the
+    choice."""
+    return "near-tie" if margin < 2 * largest <= 2 * allowed else "fault"
 
 
 def texts_of(engine: Engine, results: Iterable[RunResult]) -> dict[int, str]:

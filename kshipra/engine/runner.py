@@ -18,8 +18,9 @@ from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.check import check_adapter
 from kshipra.engine.compiled import CompiledModel
 from kshipra.engine.devices import pick_device, pick_dtype
-from kshipra.engine.job import Job, Observer, nobody
+from kshipra.engine.job import Chooser, Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
+from kshipra.engine.sampling import next_ids
 from kshipra.errors import InputError
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
@@ -117,15 +118,25 @@ class Engine:
         stopped: Callable[[], bool] = never,
         layout: Layout = HONEST,
         observe: Observer = nobody,
+        choose: Chooser = next_ids,
     ) -> Iterator[StepEvent]:
         """The events of `requests` under `mode`. The clock of the run stands still between two events, and
-        while `observe` is shown each new token's logits. Another `layout` plants a fault.
+        while `observe` is shown each new token's logits. Another `layout` plants a fault; another `choose`
+        takes the next ids instead of the sampler, as when a text is read that is already written.
         """
         chosen = mode_named(mode)
 
         def events() -> Iterator[StepEvent]:
             self._warm_up()
-            job = Job(self.model, self.tokenizer, requests, self.device, layout=layout, observe=observe)
+            job = Job(
+                self.model,
+                self.tokenizer,
+                requests,
+                self.device,
+                layout=layout,
+                observe=observe,
+                choose=choose,
+            )
             steps = chosen.run(job) if job.requests else iter(())
             while not stopped() and (event := next(steps, None)) is not None:
                 job.pause()

@@ -8,7 +8,7 @@ import torch
 
 from checks import RAGGED
 from conftest import Letters, make_gpt2, make_llama
-from kshipra.engine.check import CHECKS, run_checks
+from kshipra.engine.check import CHECKS, run_checks, tolerance
 from kshipra.engine.layout import FAULTS, HONEST, layout_named
 from kshipra.engine.review import _verdict, compare, logits_at, texts_of
 from kshipra.engine.runner import Engine
@@ -64,6 +64,27 @@ def test_a_fault_is_found_with_both_candidates_and_the_logits_there():
     assert other.argmax() == found.second_id
 
 
+def test_two_engines_are_compared_row_by_row_with_the_logits_of_each():
+    """One matrix spoiled: rows part, and both logits come from the engine that chose by them."""
+    engine, other = (Engine(make_gpt2(), Letters()) for _ in range(2))
+    next(other.model.parameters()).data.view(-1)[::2].add_(0.5)
+    requests = engine.requests(RAGGED, SamplingParams(8, ignore_eos=True))
+    ways = {"own": Recipe("own", "", "", "", "kv_cache"), "other": Recipe("other", "", "", "", "no_cache")}
+    engines = {"own": engine, "other": other}
+    results = {
+        key: (way, engines[key].generate(RAGGED, mode=way.mode, params=requests[0].params))
+        for key, way in ways.items()
+    }
+    found = compare(engines, requests, results, every_row=True)
+    assert [comparison.row for comparison in found] == [0, 1, 2]
+    assert {comparison.verdict for comparison in found} == {"fault"}
+    for comparison in found:
+        place = (comparison.row, comparison.position)
+        one, two = (logits_at(engines[key], requests, ways[key], {place})[place] for key in ways)
+        assert (one.argmax(), two.argmax()) == (comparison.first_id, comparison.second_id)
+        assert comparison.largest_difference == pytest.approx((one - two).abs().max().item(), rel=1e-5)
+
+
 def test_a_row_that_ended_elsewhere_is_no_fault_of_logits():
     engine = Engine(make_gpt2(), Letters())
     long, short = (engine.requests(RAGGED, SamplingParams(n, ignore_eos=True)) for n in (8, 5))
@@ -85,7 +106,14 @@ def test_a_row_that_ended_elsewhere_is_no_fault_of_logits():
     ],
 )
 def test_the_near_tie_rule_of_case_a4(margin, largest, verdict):
-    assert _verdict(margin, largest, torch.tensor([1.0, -2.0])) == verdict
+    assert _verdict(margin, largest, tolerance(torch.tensor([1.0, -2.0]))) == verdict
+
+
+def test_what_is_stored_coarser_may_differ_by_more():
+    logits = torch.tensor([1.0, -2.0])
+    allowed = [tolerance(logits, weights) for weights in ("native", "bfloat16", "int8")]
+    assert allowed == pytest.approx([0.002, 0.1, 0.4])
+    assert tolerance(logits.bfloat16()) == pytest.approx(0.1)
 
 
 # Which check of padding, one-token and two-token steps each fault fails
