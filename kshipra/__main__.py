@@ -47,7 +47,7 @@ def engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", default="auto", help="what is computed in: auto, float32, bfloat16, float16"
     )
-    parser.add_argument("--weights", default="native", help="what is stored: native")
+    parser.add_argument("--weights", default="native", help="what is stored: native, bfloat16 or int8")
     parser.add_argument("--execution", default="eager", help="eager")
     parser.add_argument("--implementation", default="auto", help="auto, native or transformers")
 

@@ -253,7 +253,7 @@ TINY = "TINY"  # stands for the folder
         ((*GENERATE, TINY, "--top-k", "-1"), ("top_k", "at least 0")),
         ((*GENERATE, TINY, "--seed", "-1"), ("seed",)),
         ((*GENERATE, TINY, "--stop", ""), ("stop", "one character")),
-        ((*GENERATE, TINY, "--weights", "int8"), ("weights", "native", "int8")),
+        ((*GENERATE, TINY, "--weights", "int4"), ("weights", "native", "int8", "int4")),
         ((*GENERATE, TINY, "--execution", "compiled"), ("execution", "eager")),
         ((*GENERATE, TINY, "--dtype", "float8"), ("float8", "float32, bfloat16")),
         ((*GENERATE, TINY, "--device", "tpu"), ("tpu", "cpu")),
