@@ -71,7 +71,8 @@ def compare(
     }
     if stopped():
         return ()
-    return tuple(_comparison(*pair, parting[pair], logits) for pair in pairs)
+    weights = engine.model.spec.weights
+    return tuple(_comparison(*pair, parting[pair], logits, weights) for pair in pairs)
 
 
 def logits_at(
@@ -103,6 +104,7 @@ def _comparison(
     second: str,
     difference: Difference | None,
     logits: Mapping[str, Mapping[Place, torch.Tensor]],
+    weights: str,
 ) -> Comparison:
     if difference is None:
         return Comparison(first, second, "identical")
@@ -113,14 +115,13 @@ def _comparison(
     one, other = logits[first][place], logits[second][place]
     best, next_best = one.float().topk(2).values.tolist()
     largest = (one.float() - other.float()).abs().max().item()
-    return Comparison(
-        first, second, _verdict(best - next_best, largest, one), *where, best - next_best, largest
-    )
+    verdict = _verdict(best - next_best, largest, one, weights)
+    return Comparison(first, second, verdict, *where, best - next_best, largest)
 
 
-def _verdict(margin: float, largest: float, logits: torch.Tensor) -> Verdict:
+def _verdict(margin: float, largest: float, logits: torch.Tensor, weights: str = "native") -> Verdict:
     """A difference beyond rounding is a fault, and so is one too small to have turned the choice."""
-    return "near-tie" if margin < 2 * largest <= 2 * tolerance(logits) else "fault"
+    return "near-tie" if margin < 2 * largest <= 2 * tolerance(logits, weights) else "fault"
 
 
 def texts_of(engine: Engine, results: Iterable[RunResult]) -> dict[int, str]:
