@@ -50,8 +50,8 @@ def engine_arguments(parser: argparse.ArgumentParser, *, several: bool = False) 
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps")
     option("--dtype", "auto", "what is computed in: auto, float32, bfloat16, float16")
-    option("--weights", "native", "what is stored: native")
-    option("--execution", "eager", "eager")
+    option("--weights", "native", "what is stored: native, bfloat16 or int8")
+    option("--execution", "eager", "eager or compiled")
     parser.add_argument("--implementation", default="auto", help="auto, native or transformers")
 
 

@@ -13,8 +13,8 @@ def kv_bytes_per_token(spec: ModelSpec) -> int:
 
 
 def weight_bytes(spec: ModelSpec) -> int:
-    """Bytes of all weights as they are computed with, shared ones once."""
-    return spec.parameters * spec.dtype_bytes
+    """Bytes of all weights as they are stored, shared ones once."""
+    return spec.stored_bytes or spec.parameters * spec.dtype_bytes
 
 
 def pass_flops(spec: ModelSpec, *, rows: int, columns: int, stored: int, kept: int) -> int:
@@ -35,11 +35,12 @@ def pass_bytes(spec: ModelSpec, *, kv_bytes: int) -> int:
     """Bytes that one forward pass must read: every weight it multiplies by, once however many tokens go in,
     and the `kv_bytes` of keys and values that it attends over.
 
-    Weights: the layers' matrices and the output projection (width x vocabulary), 123.5 M for GPT-2. The input
+    Weights: the layers' matrices and the output projection (width x vocabulary), 123.5 M for GPT-2, in the
+    bytes that they are stored in, scales included. The input
     embedding is a lookup of a few rows and is left out, unless it is that projection itself (tied), which
     counts once either way. Left out too: biases and norms (under 0.1 %), and activations, a few vectors of
     `width` a token, which stay in the caches while a step takes one token a row; a pass over a long text
     without cache moves more than this says, and there arithmetic is the larger term anyway.
     """
-    weights = spec.block_parameters + spec.width * spec.vocabulary
-    return weights * spec.dtype_bytes + kv_bytes
+    parameters = spec.block_parameters + spec.width * spec.vocabulary
+    return (spec.pass_weight_bytes or parameters * spec.dtype_bytes) + kv_bytes

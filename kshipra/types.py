@@ -19,6 +19,7 @@ Phase = Literal["prefill", "decode"]
 Progress = Callable[[str, int | None, int | None], None]  # (what is going on, bytes done, bytes in all)
 DTYPES = ("float32", "bfloat16", "float16")  # what may be computed in
 EXECUTIONS = ("eager", "compiled")  # operation by operation from Python, or a decode step as one call
+WEIGHTS = ("native", "bfloat16", "int8")  # what matrices may be stored as; native: as they are computed with
 
 
 def silent(what: str, done: int | None, total: int | None) -> None:
@@ -207,8 +208,11 @@ class ModelSpec:
     context: int | None
     parameters: int  # shared weights counted once
     block_parameters: int  # those of the layers' matrices, which every token passes
-    dtype: str = "float32"
+    dtype: str = "float32"  # of what is computed and of keys and values
     dtype_bytes: int = 4
+    weights: str = "native"  # one of WEIGHTS
+    stored_bytes: int = 0  # all weights as stored, scales included, shared ones once; 0: all as dtype
+    pass_weight_bytes: int = 0  # of those, what one pass reads: layers' matrices and head; 0: as dtype
 
 
 @dataclass(frozen=True)

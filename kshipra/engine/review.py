@@ -81,7 +81,7 @@ def compare(
     if stopped():
         return ()
     return tuple(
-        _comparison(*(results[key][0] for key in pair), difference, logits)
+        _comparison(*pair, difference, logits, [engines[key].model.spec.weights for key in pair])
         for pair in pairs
         for difference in parting[pair] or [None]
     )
@@ -112,12 +112,12 @@ def logits_at(
 
 
 def _comparison(
-    one_way: Recipe,
-    other_way: Recipe,
+    first: str,
+    second: str,
     difference: Difference | None,
     logits: Mapping[str, Mapping[Place, torch.Tensor]],
+    weights: Sequence[str],
 ) -> Comparison:
-    first, second = one_way.key, other_way.key
     if difference is None:
         return Comparison(first, second, "identical")
     where = (difference.row, difference.position, difference.first_id, difference.second_id)
@@ -127,7 +127,7 @@ def _comparison(
     one, other = logits[first][place], logits[second][place]
     best, next_best = one.float().topk(2).values.tolist()
     largest = (one.float() - other.float()).abs().max().item()
-    allowed = max(tolerance(one, one_way.weights), tolerance(other, other_way.weights))
+    allowed = max(tolerance(one, *weights), tolerance(other, *weights))
     margin = best - next_best
     return Comparison(first, second, _verdict(margin, largest, allowed), *where, margin, largest)
 

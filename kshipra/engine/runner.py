@@ -24,6 +24,7 @@ from kshipra.engine.sampling import next_ids
 from kshipra.errors import InputError
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
+from kshipra.models.weights import check_weights
 from kshipra.modes import mode_named
 from kshipra.text import Tokenizer
 from kshipra.types import (
@@ -48,11 +49,14 @@ def never() -> bool:
 
 class Engine:
     """`model`: one of ours, or a transformers model in memory. `tokenizer`: transformers', or anything with
-    `encode(text) -> ids` and `decode(ids) -> text`."""
+    `encode(text) -> ids` and `decode(ids) -> text`. `weights`: what its matrices are stored as in here; the
+    model that is given stays as it is."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, implementation: str = "auto") -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, implementation: str = "auto", weights: str = "native"
+    ) -> None:
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
-        self.model = wrap_model(model, implementation)
+        self.model = wrap_model(model, implementation, weights)
         self.model.eos_ids = frozenset(getattr(self.model, "eos_ids", ())) | self.tokenizer.eos_ids
         if isinstance(self.model, TransformersModel):
             check_adapter(self.model)
@@ -200,14 +204,18 @@ def load(
     `progress(what, done_bytes, total_bytes)` is called while something is fetched. Raises KshipraError with
     one sentence for whatever cannot be loaded.
     """
-    if weights != "native":
-        raise InputError(f"weights must be native, not {weights!r:.40}.")
+    check_weights(weights)
     if execution not in EXECUTIONS:
         raise InputError(f"execution must be one of {', '.join(EXECUTIONS)}, not {execution!r:.40}.")
     picked, computed = pick_device(device), pick_dtype(dtype)
     torch.set_num_threads(machine.threads())
     model, tokenizer = load_model(
-        name, device=picked, dtype=computed, implementation=implementation, progress=progress
+        name,
+        device=picked,
+        dtype=computed,
+        weights=weights,
+        implementation=implementation,
+        progress=progress,
     )
     if execution == "compiled":
         model = CompiledModel(model, progress=progress)

@@ -84,16 +84,3 @@ class Linear(nn.Module):
         flat = x.reshape(-1, x.shape[-1])
         out = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
         return out.view(*x.shape[:-1], -1)
-
-
-def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """Elements of all weights, shared ones once, and of those matrices that every token passes through: all
-    but embeddings and the output head (which must be the attribute `head` or `lm_head`)."""
-    head = getattr(model, "head", None) or getattr(model, "lm_head", None)
-    tables = {module.weight.data_ptr() for module in model.modules() if isinstance(module, nn.Embedding)}
-    if head is not None:
-        tables.add(head.weight.data_ptr())
-    weights = {weight.data_ptr(): weight for weight in model.parameters()}
-    total = sum(weight.numel() for weight in weights.values())
-    matrices = sum(w.numel() for pointer, w in weights.items() if w.dim() == 2 and pointer not in tables)
-    return total, matrices

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from kshipra.errors import InputError, KshipraError, ModelError
-from kshipra.models.base import CausalLM, count_parameters
+from kshipra.models.base import CausalLM
+from kshipra.models.counting import counted
 from kshipra.models.gpt2 import GPT2
 from kshipra.models.hf import TransformersModel
 from kshipra.models.llama import Llama
 from kshipra.models.sources import Source, locate, weight_files
+from kshipra.models.weights import inner, shell, store
 from kshipra.text import Tokenizer
 from kshipra.types import ModelSpec, Progress, silent
 
@@ -31,10 +33,11 @@ def load_model(
     *,
     device: torch.device,
     dtype: torch.dtype,
+    weights: str = "native",
     implementation: str = "auto",
     progress: Progress = silent,
 ) -> tuple[CausalLM, Tokenizer]:
-    """Find, fetch if need be, and build `name` on `device`, computing in `dtype`.
+    """Find, fetch if need be, and build `name` on `device`, computing in `dtype`, stored as `weights`.
 
     Raises ModelError with one sentence for what cannot be run, before its weights are fetched where that
     shows.
@@ -42,7 +45,16 @@ def load_model(
     source = locate(name, progress=progress)
     progress(f"Loading {source.label}", None, None)
     if source.gguf is not None:
-        return _load_gguf(source, device, dtype, implementation, progress)
+        model, tokenizer = _load_gguf(source, device, dtype, implementation, progress)
+    else:
+        model, tokenizer = _load_folder(source, device, dtype, implementation)
+    _store(model, weights)  # here, where nobody holds the file's tensors any more
+    return model, tokenizer
+
+
+def _load_folder(
+    source: Source, device: torch.device, dtype: torch.dtype, implementation: str
+) -> tuple[CausalLM, Tokenizer]:
     folder = source.folder
     assert folder is not None
     config, tokenizer, ends = _read_small_parts(folder, source.label)
@@ -78,11 +90,21 @@ def _reason(error: Exception) -> str:
     return lines[0].rstrip(".:! ")[:160]
 
 
-def wrap_model(model: Any, implementation: str = "auto") -> CausalLM:
-    """A CausalLM of a transformers model in memory; one that already has `spec` and `forward` stays as it
-    is."""
+def _store(model: CausalLM, weights: str) -> None:
+    """Have `model` stored as `weights`, and its spec say so."""
+    store(model, weights)
+    model.spec = counted(dataclasses.replace(model.spec, weights=weights), inner(model))
+
+
+def wrap_model(model: Any, implementation: str = "auto", weights: str = "native") -> CausalLM:
+    """A CausalLM of a transformers model in memory, stored as `weights`; one that already has `spec` and
+    `forward` stays as it is where nothing else is asked for. The matrices of `model` are never changed."""
     if hasattr(model, "spec"):
-        return model
+        if weights in ("native", model.spec.weights):
+            return model
+        wrapped = shell(model)
+        _store(wrapped, weights)
+        return wrapped
     config = model.config
     first = next(model.parameters())
     ends = end_ids(config.get_text_config()) | end_ids(getattr(model, "generation_config", None))
@@ -90,8 +112,9 @@ def wrap_model(model: Any, implementation: str = "auto") -> CausalLM:
     if native_class(config, implementation):
         wrapped = build_native(model.state_dict(), config, name, first.device, first.dtype)
     else:
-        wrapped = adapt(model.eval(), name)
+        wrapped = adapt(shell(model).eval() if weights != "native" else model.eval(), name)
     wrapped.eos_ids = frozenset(ends)
+    _store(wrapped, weights)
     return wrapped
 
 
@@ -188,12 +211,6 @@ def describe(config: Any, name: str, dtype: torch.dtype) -> ModelSpec:
         dtype=str(dtype).removeprefix("torch."),
         dtype_bytes=dtype.itemsize,
     )
-
-
-def counted(spec: ModelSpec, model: torch.nn.Module) -> ModelSpec:
-    """`spec` with the parameters of `model`."""
-    parameters, block_parameters = count_parameters(model)
-    return dataclasses.replace(spec, parameters=parameters, block_parameters=block_parameters)
 
 
 def end_ids(config: Any) -> set[int]:

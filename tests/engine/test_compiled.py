@@ -11,11 +11,13 @@ import torch
 from conftest import FAMILIES, Letters, make_gpt2, make_llama
 from kshipra.engine import decode
 from kshipra.engine.cache import KVCache
+from kshipra.engine.check import tolerance
 from kshipra.engine.compiled import CompiledModel, unavailable
 from kshipra.engine.geometry import attention_mask, positions
 from kshipra.engine.layout import FAULTS
 from kshipra.engine.runner import Engine
 from kshipra.errors import InputError
+from kshipra.models.base import Linear
 from kshipra.models.loading import wrap_model
 from kshipra.modes import MODES
 from kshipra.types import SamplingParams
@@ -23,9 +25,9 @@ from kshipra.types import SamplingParams
 PROMPTS = [[7, 3, 9], list(range(20, 37)), [(31 * i) % 900 for i in range(90)], [5]]
 
 
-def native(reference):
+def native(reference, weights: str = "native"):
     """Our fp32 model of a tiny transformers one, a copy of its own."""
-    return wrap_model(reference.float(), "native")
+    return wrap_model(reference.float(), "native", weights)
 
 
 def both(reference) -> tuple[Engine, Engine]:
@@ -83,6 +85,39 @@ def test_logits_are_those_of_the_model(reference, rows):
             last_logits(CompiledModel(native(reference)), rows, stored), own, strict=True
         ):
             torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=2e-4)
+
+
+def stored_alike(reference, weights: str):
+    """An eager fp32 model whose values are those that `weights` keeps: what a compiled step over the stored
+    ones has to give, but for the last bits."""
+    stored, model = native(reference, weights), native(reference)
+    kept = dict(stored.named_modules())
+    for name, module in model.named_modules():
+        if hasattr(kept[name], "scale") or kept[name].__class__.__name__.startswith("Bfloat16"):
+            rows = kept[name].weight.float() * getattr(kept[name], "scale", torch.ones(1))[:, None]
+            module.weight.data = rows.t().contiguous() if isinstance(module, Linear) else rows
+    return model
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+@pytest.mark.parametrize(
+    "reference",
+    [
+        make_gpt2(),
+        make_gpt2(n_embd=36, n_head=3, vocab_size=131, n_inner=50),
+        make_llama(hidden_size=192, intermediate_size=128, head_dim=40),
+        make_llama(hidden_size=64, tie_word_embeddings=True),
+    ],
+    ids=["gpt2", "gpt2-odd", "llama-wide", "llama-tied"],
+)
+@pytest.mark.parametrize("rows", [1, 3, 4, 6, 21])
+def test_stored_weights_are_read_as_what_they_stand_for(reference, weights, rows):
+    """Few rows and many take different instructions; both round inputs to 16 bits at most."""
+    expected = last_logits(stored_alike(reference, weights), rows)
+    model = CompiledModel(native(reference, weights))
+    model.model.forward = stored_alike(reference, weights).forward  # the same prefill: only steps differ
+    for ours, theirs in zip(last_logits(model, rows), expected, strict=True):
+        assert (ours - theirs).abs().max() <= tolerance(theirs)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
