@@ -270,23 +270,23 @@ def test_bounds_follow_from_what_is_stored_and_computed_in():
 
 
 @pytest.mark.slow
-def test_the_default_model_in_bfloat16_keeps_its_bounds_and_spoiled_does_not(capsys, monkeypatch, tmp_path):
+def test_the_default_model_stored_in_bfloat16_keeps_its_bounds_and_spoiled_does_not(capsys, monkeypatch, tmp_path):
     """On one thread: two of them wait for each other in bfloat16 where cores are shared."""
     monkeypatch.setattr(machine, "threads", lambda: 1)
     start = tmp_path / "text.txt"
-    start.write_text(quality.TEXT.read_text()[:600])
+    start.write_text(quality.TEXT.read_text()[:300])
     monkeypatch.setattr(quality, "TEXT", start)
-    monkeypatch.setattr(quality, "NEW_TOKENS", 16)
+    monkeypatch.setattr(quality, "NEW_TOKENS", 8)
     engines: dict[str, Engine] = {}
     load_choice = runner.load_choice
 
     def once(choice: ModelChoice, **options) -> Engine:
-        if choice.dtype not in engines:
-            engines[choice.dtype] = load_choice(choice, **options)
-        return engines[choice.dtype]
+        if choice.weights not in engines:
+            engines[choice.weights] = load_choice(choice, **options)
+        return engines[choice.weights]
 
     monkeypatch.setattr(runner, "load_choice", once)
-    options = ("--mode", "static_batch", "--dtype", "bfloat16", "--check")
+    options = ("--mode", "static_batch", "--weights", "bfloat16", "--check")
     status, _, report = run(capsys, *options)
     (found,) = report["check"]
     assert (status, found["passed"]) == (0, True)
