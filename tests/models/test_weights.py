@@ -265,6 +265,15 @@ def test_products_of_any_shape(inputs):
                 assert ((layer(x) - x @ rows.t()).abs() <= allowed).all()
 
 
+def test_a_large_matrix_is_widened_in_pieces(monkeypatch):
+    layer = Int8Linear(*quantize(torch.randn(131, 36)), bias=None)
+    x = torch.randn(FEW_ROWS + 1, 36)
+    whole = layer(x)
+    monkeypatch.setattr(storage, "LARGE", 36 * 100)
+    monkeypatch.setattr(storage, "WIDENED", 36 * 50)
+    assert (layer(x) - whole).abs().max() < 0.01 * whole.abs().max()
+
+
 def test_a_cpu_without_bfloat16_widens_instead(monkeypatch):
     expected = {weights: logits_of(engine_of("gpt2", weights)) for weights in STORED}
     monkeypatch.setattr(storage, "multiplies_bfloat16", lambda: False)
