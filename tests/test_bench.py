@@ -270,7 +270,7 @@ def test_bounds_follow_from_what_is_stored_and_computed_in():
 
 
 @pytest.mark.slow
-def test_the_default_model_stored_in_bfloat16_keeps_its_bounds_spoiled_it_does_not(capsys, monkeypatch, tmp_path):
+def test_the_default_model_in_bfloat16_keeps_its_bounds_and_spoiled_does_not(capsys, monkeypatch, tmp_path):
     """On one thread: two of them wait for each other in bfloat16 where cores are shared."""
     monkeypatch.setattr(machine, "threads", lambda: 1)
     start = tmp_path / "text.txt"
