@@ -52,6 +52,7 @@ const showColumns = (chosen, prompts) => {
   recipes = chosen;
   columns = recipes.map((recipe) => makeColumn(page, recipe, prompts));
   columnsNode.replaceChildren(...columns.map(({ node }) => node));
+  spread(columnsNode, columns.length);
 };
 let form = { prompts: [], recipes: page.picked };
 const preview = (change) => {

@@ -11,6 +11,7 @@ from kshipra.recipes import recipe_named
 from kshipra.types import Failed, Recipe, RunResult
 from kshipra.ui import show, words
 
+MANY = 3  # ways of which each still has its clause at the end of a run
 EXACT = ("float32", "float64")
 
 
@@ -48,11 +49,19 @@ def _cells(result: RunResult, gain: str) -> list[str]:
     ]
 
 
+def _second_reference(whole: list[Outcome], place: int) -> Outcome:
+    """What a way is told against beside the first: the first of its own mode, which it is another engine of,
+    else the one before it."""
+    mode = whole[place].recipe.mode
+    return next((other for other in whole[:place] if other.recipe.mode == mode), whole[place - 1])
+
+
 def _speed_ups(whole: list[Outcome]) -> str:
     """ "B is 3× A; C is 6.4× A and 2.1× B, end to end." """
     clauses = []
     for place, outcome in enumerate(whole[1:], start=1):
-        against = [whole[0]] if place == 1 else [whole[0], whole[place - 1]]
+        second = _second_reference(whole, place)
+        against = [whole[0]] if second is whole[0] else [whole[0], second]
         gains = [(speed_up(outcome.result, other.result), other.recipe) for other in against]
         parts = [f"{show.times(gain)} {recipe.letter}" for gain, recipe in gains if gain]
         if parts:
@@ -65,6 +74,19 @@ def did_not_run(message: Failed) -> str:
     assert message.recipe is not None
     recipe = recipe_named(message.recipe)
     return words.DID_NOT_RUN.format(letter=recipe.letter, label=recipe.label, sentence=message.sentence)
+
+
+def closing_words(outcomes: list[Outcome], summary: dict[str, Any]) -> list[str]:
+    """What the status says at the end, which is read aloud and has little room: of many ways the fastest."""
+    whole = [outcome for outcome in outcomes if outcome.excluded is None]
+    if len(whole) <= MANY:
+        return [summary["headline"], summary["verdict"][0]]
+    first, fastest = whole[0], max(whole, key=lambda each: each.result.end_to_end_tok_per_s or 0.0)
+    gain = speed_up(fastest.result, first.result)
+    if gain is None:
+        return [summary["verdict"][0]]
+    times = "" if fastest is first else f": {show.times(gain)} {first.recipe.letter}, end to end"
+    return [f"{fastest.recipe.letter} {fastest.recipe.label} is the fastest{times}."]
 
 
 def _seeds(result: RunResult) -> tuple[int | None, ...]:

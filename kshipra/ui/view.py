@@ -28,7 +28,7 @@ from kshipra.types import (
 from kshipra.ui import show, words
 from kshipra.ui.columns import Column
 from kshipra.ui.lines import line
-from kshipra.ui.summary import Outcome, did_not_run, summarize
+from kshipra.ui.summary import Outcome, closing_words, did_not_run, summarize
 
 TEXT_EVERY_S = 0.3
 CHARTS_EVERY_S = 0.6
@@ -231,7 +231,7 @@ class RunView:
 
     def _closing_words(self) -> str:
         summary = summarize(self._outcomes, self._dtype)
-        parts = ("Done.", summary["headline"], summary["verdict"][0], *self._missing)
+        parts = ("Done.", *closing_words(self._outcomes, summary), *self._missing)
         return " ".join(part for part in parts if part)
 
     def _phase(self, place: int, word: str) -> None:

@@ -48,6 +48,14 @@ READY = Ready(spec=SPEC, device="cpu", threads=2, weight_bytes=513 * MIB, kv_byt
 ROOFLINE = Roofline("cpu", "float32", 2, 20e9, 200e9, "2026-01-01T00:00:00+00:00")
 PREFILL_S = {"no_cache": 0.06, "kv_cache": 0.06, "static_batch": 0.15, "two_at_a_time": 0.06}
 
+PACES = {  # of engines, beside the loaded one
+    ("native", "eager"): 1.0,
+    ("native", "compiled"): 0.45,
+    ("int8", "eager"): 0.8,
+    ("int8", "compiled"): 0.2,
+    ("bfloat16", "compiled"): 0.3,
+}
+
 CHOICE = ModelChoice("smollm2-135m-instruct")
 
 
@@ -189,7 +197,8 @@ class FakeRun:
             requests, done = requests_of(self.plan), []
             put(Started(key, requests, spec_of(key, spec)))
             odd = key == backend.odd or recipe.fault is not None
-            for event in events(recipe.mode, requests, pace=backend.pace, odd=odd):
+            pace = backend.pace * PACES[recipe.weights, recipe.execution]
+            for event in events(recipe.mode, requests, pace=pace, odd=odd):
                 time.sleep(event.elapsed_s)
                 self.steps += 1
                 done.append(event)
