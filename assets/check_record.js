@@ -85,6 +85,7 @@ const checkRecord = (() => {
   const comparison = fields({
     first: key, second: key, verdict: one("identical", "near-tie", "fault", "ended"), row: maybe(count), position: maybe(count),
     first_id: maybe(id), second_id: maybe(id), margin: maybe(any), largest_difference: maybe(any), sentence: long,
+    other_weights: (value) => value === undefined ? null : flag(value), // not in older documents
   });
   const check = fields({ name, label: long, passed: flag, largest_difference: maybe(any), tolerance: any });
   const wholeDocument = fields({

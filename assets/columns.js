@@ -66,11 +66,12 @@ const makeColumn = (page, recipe, prompts) => {
       make("div", { class: `k-figure k-${key}` }, term(label, definition, "dt"), values[at]),
     ),
   );
+  const sentence = make("p", { class: "k-sentence", text: recipe.sentence });
   const node = make(
     "section",
     { id: `column-${recipe.key}`, class: `k-column k-hue-${hue(recipe)}`, "aria-label": recipe.label },
     make("header", {}, mark(recipe), make("h3", { text: recipe.label }), badge),
-    make("p", { class: "k-sentence", text: recipe.sentence }),
+    sentence,
     figures,
     texts,
   );
@@ -79,6 +80,10 @@ const makeColumn = (page, recipe, prompts) => {
     state(word, text) {
       node.dataset.state = word;
       setText(badge, text);
+    },
+    why(text) {
+      setText(sentence, text);
+      sentence.classList.add("k-why");
     },
     figures: (strings) => strings.forEach((text, at) => setText(values[at], text)),
     append(row, text) {

@@ -52,6 +52,12 @@ const hue = (recipe) => LAB_HUES[recipe.letter] ?? (recipe.letter.charCodeAt(0) 
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px,1px,2px", "1px,3px"];
 const STROKES = ["", "6 4", "2 3", "6 3 2 3", "10 4", "10 3 2 3", "5 2 1 2", "1 3"];
 
+// Rows of many ways are filled evenly: five are three and two, seven four and three. Three or fewer are one row.
+const spread = (node, ways) => {
+  node.classList.toggle("k-many", ways > 3);
+  node.style.setProperty("--k-across", Math.ceil(ways / Math.ceil(ways / 4)));
+};
+
 const svg = (tag, attributes = {}, ...children) => {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);

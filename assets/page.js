@@ -52,6 +52,7 @@ const showColumns = (chosen, prompts) => {
   recipes = chosen;
   columns = recipes.map((recipe) => makeColumn(page, recipe, prompts));
   columnsNode.replaceChildren(...columns.map(({ node }) => node));
+  spread(columnsNode, columns.length);
 };
 let form = { prompts: [], recipes: page.picked };
 const preview = (change) => {
@@ -95,6 +96,7 @@ const handlers = {
     columns[way].state(word, text);
     if (word === "prefill" || word === "decoding") active = way;
   },
+  why: (way, sentence) => columns[way].why(sentence),
   t: (way, row, text) => columns[way].append(row, text),
   end: (way, row, reason) => columns[way].end(row, reason),
   f(way, strings) {

@@ -52,9 +52,10 @@ const makeProof = ({ words, page }) => {
 
   const verdict = (found) => {
     const kind = found?.verdict ?? "none";
+    const name = (found?.other_weights && words.otherWeights[kind]) || words.verdicts[kind];
     const sentence = found?.sentence ?? (picked.length < 2 ? words.alone : words.unfinished);
     return make("div", { class: "k-proof-verdict", "data-verdict": kind, role: "status" },
-      make("p", { class: "k-proof-badge" }, make("i", { "aria-hidden": "true", text: SIGNS[kind] }), make("b", { text: words.verdicts[kind] })),
+      make("p", { class: "k-proof-badge" }, make("i", { "aria-hidden": "true", text: SIGNS[kind] }), make("b", { text: name })),
       make("p", { text: sentence }));
   };
 

@@ -241,6 +241,7 @@ const makeRace = (() => {
       setText(note, filled(words.recorded, { processor: record.machine.processor, date }));
       lanes = ways.map((way) => makeLane(words, way, record.settings.prompts, ordinal(places.get(way.key))));
       lanesNode.replaceChildren(...lanes.map((lane) => lane.node));
+      spread(lanesNode, lanes.length);
       stage.hidden = false;
       draw();
     } };

@@ -7,6 +7,7 @@ narrower ones that keep a shared machine answering.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from kshipra.errors import InputError
 from kshipra.types import Plan
@@ -46,10 +47,16 @@ def check_prompts(prompts: tuple[str, ...]) -> None:
             )
 
 
-def check_plan(plan: Plan, recipes: tuple[str, ...], unlisted: tuple[str, ...] = ()) -> None:
+def check_plan(
+    plan: Plan,
+    recipes: tuple[str, ...],
+    unlisted: tuple[str, ...] = (),
+    unavailable: Mapping[str, str] | None = None,
+) -> None:
     """Raise InputError, naming the field and its range, before anything is tokenized or loaded.
 
-    `unlisted` recipes are taken too, but not offered in the sentence.
+    `unlisted` recipes are taken too, but not offered in the sentence. `unavailable` ones cannot run on this
+    machine, each with the reason.
     """
     check_prompts(plan.prompts)
     if not plan.recipes:
@@ -57,6 +64,8 @@ def check_plan(plan: Plan, recipes: tuple[str, ...], unlisted: tuple[str, ...] =
     for key in plan.recipes:
         if key not in (*recipes, *unlisted):
             raise InputError(f"Ways to compare: {key!r:.40} is not one of {', '.join(recipes)}.")
+        if unavailable and key in unavailable:
+            raise InputError(f"Ways to compare: leave out {key}, because {unavailable[key]}.")
     model = plan.choice.model
     if not isinstance(model, str) or not model.strip() or len(model) > MAX_MODEL_CHARS:
         raise InputError(f"Model: give a name of 1 to {MAX_MODEL_CHARS} characters.")

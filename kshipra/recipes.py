@@ -1,20 +1,64 @@
-"""What a person picks from: each recipe is a mode of an engine, with a letter that stands for it
-everywhere."""
+"""What a person picks from: each recipe is a mode on an engine, with a letter that stands for it everywhere.
+
+An engine's "native" weights and "eager" execution are whatever the plan's own choice says.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kshipra.modes import MODES, kv_cache, static_batch, two_at_a_time
 from kshipra.modes.base import Mode
 from kshipra.types import Recipe
 
+_MODES = (Recipe(mode.name, "", mode.label, mode.sentence, mode.name) for mode in MODES)
+_ENGINES = (  # the cached mode again, on engines that keep their weights or start their work in another way
+    Recipe(
+        "compiled",
+        "",
+        "Compiled",
+        "As KV cache, but a decode step is one call of C++ that this machine's compiler built, instead of "
+        "hundreds of operations that Python starts.",
+        kv_cache.MODE.name,
+        execution="compiled",
+    ),
+    Recipe(
+        "int8",
+        "",
+        "INT8",
+        "As KV cache, but each weight is a byte, with one scale a row: a step reads a quarter of float32's "
+        "bytes, and logits change a little.",
+        kv_cache.MODE.name,
+        weights="int8",
+    ),
+    Recipe(
+        "compiled_int8",
+        "",
+        "Compiled + INT8",
+        "Both at once: a decode step is one call of C++, and the weights that it reads are a byte each.",
+        kv_cache.MODE.name,
+        weights="int8",
+        execution="compiled",
+    ),
+    Recipe(
+        "compiled_bf16",
+        "",
+        "Compiled + bf16",
+        "The compiled step over weights of two bytes each: it reads half of float32's bytes, and logits "
+        "change less than with INT8.",
+        kv_cache.MODE.name,
+        weights="bfloat16",
+        execution="compiled",
+    ),
+)
+
 RECIPES: tuple[Recipe, ...] = tuple(
-    Recipe(key=mode.name, letter=letter, label=mode.label, sentence=mode.sentence, mode=mode.name)
-    for letter, mode in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", MODES, strict=False)
+    replace(recipe, letter=letter)
+    for letter, recipe in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", (*_MODES, *_ENGINES), strict=False)
 )
 
 RECIPE_KEYS: tuple[str, ...] = tuple(recipe.key for recipe in RECIPES)
+USUAL_KEYS: tuple[str, ...] = RECIPE_KEYS[:3]  # what is compared where nothing else is picked
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,7 @@ class Ready:
 class Started:
     recipe: str
     requests: tuple[Request, ...]
+    spec: ModelSpec | None = None  # of the engine that runs it; None: as in Ready
 
 
 @dataclass(frozen=True)
@@ -311,6 +312,7 @@ class Failed:
     sentence: str
     recipe: str | None = None
     result: RunResult | None = None  # what there was before the failure
+    unavailable: bool = False  # the recipe cannot run on this model or machine; the others go on
 
 
 Verdict = Literal["identical", "near-tie", "fault", "ended"]

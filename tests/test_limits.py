@@ -160,6 +160,13 @@ def test_a_plan_beyond_the_limits_is_refused_by_field_and_range(changes, words):
     refused(lambda: limits.check_plan(changed(**changes), RECIPES), *words)
 
 
+def test_what_this_machine_cannot_run_is_refused_with_the_reason_and_nothing_else_is():
+    missing = {"batch": "there is no compiler"}
+    plan = changed(recipes=("kv-cache", "batch"))
+    refused(lambda: limits.check_plan(plan, RECIPES, unavailable=missing), "batch", "there is no compiler")
+    limits.check_plan(changed(recipes=("kv-cache",)), RECIPES, unavailable=missing)
+
+
 def test_the_first_wrong_thing_is_named_alone():
     sentence = refused(lambda: limits.check_plan(changed(prompts=("", "")), RECIPES))
     assert sentence.startswith("Prompt 1 ")

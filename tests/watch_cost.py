@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 from browser import FLAGS, find_chromium
 from kshipra.backends.local import LocalBackend
 from kshipra.models import catalogue
-from kshipra.recipes import RECIPE_KEYS
+from kshipra.recipes import USUAL_KEYS
 from kshipra.types import Ended, Finished, ModelChoice, Plan, SamplingParams
 from kshipra.ui.build import build_page, launch_options
 
@@ -48,7 +48,7 @@ class Recorder(LocalBackend):
 
 def alone(backend: Recorder, choice: ModelChoice, prompts: tuple[str, ...]) -> dict[str, float | None]:
     backend.rates = {}
-    run = backend.submit(Plan(choice, prompts, RECIPE_KEYS, SamplingParams(NEW_TOKENS)))
+    run = backend.submit(Plan(choice, prompts, USUAL_KEYS, SamplingParams(NEW_TOKENS)))
     while not any(isinstance(message, Ended) for message in run.messages(10)):
         pass
     return backend.rates
@@ -109,7 +109,7 @@ def main(rounds: int) -> None:
                 if count:
                     found[name].append(each)
             print(f"round {count}: {rates}", flush=True)
-    for key in RECIPE_KEYS:
+    for key in USUAL_KEYS:
         tok_per_s = {name: [each[key] for each in rates] for name, rates in found.items()}
         medians = ", ".join(f"{name} {statistics.median(rates):.1f}" for name, rates in tok_per_s.items())
         ratios = {

@@ -31,5 +31,9 @@ class Backend(Protocol):
     def devices(self) -> tuple[DeviceChoice, ...]:
         """Every device that Kshipra knows, those that are missing with the reason."""
 
+    def unavailable(self) -> dict[str, str]:
+        """The recipes that no model can run here, by key, with the reason: what is known before a model
+        is."""
+
     def close(self) -> None:
         """End what runs and give the model's memory back."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kshipra import limits, metrics
 from kshipra.errors import KshipraError
-from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, recipe_named
+from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, RECIPES, recipe_named
 from kshipra.types import (
     DeviceChoice,
     Ended,
@@ -25,6 +25,7 @@ from kshipra.types import (
     Plan,
     Queued,
     Ready,
+    Recipe,
     Request,
     Reviewing,
     RunResult,
@@ -80,12 +81,13 @@ class LocalBackend:
         self._current: LocalRun | None = None
         self._closed = False
         self._loaded: tuple[ModelChoice, Engine] | None = None
+        self._variants: dict[tuple[str, str], Engine] = {}  # of what is loaded, by weights and execution
         self._model: Ready | Loading | Failed | None = None
         self._thread = threading.Thread(target=self._work, name="kshipra-engine", daemon=True)
         self._thread.start()
 
     def submit(self, plan: Plan) -> LocalRun:
-        limits.check_plan(plan, RECIPE_KEYS, LAB_KEYS)
+        limits.check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.unavailable())
         return self._enqueue(LocalRun(self, plan.choice, plan))
 
     def preload(self, choice: ModelChoice) -> LocalRun:
@@ -99,6 +101,13 @@ class LocalBackend:
 
         return device_choices()
 
+    def unavailable(self) -> dict[str, str]:
+        from kshipra.engine import decode
+
+        if decode.compiler():
+            return {}
+        return {recipe.key: decode.NO_COMPILER for recipe in RECIPES if recipe.execution == "compiled"}
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
@@ -107,6 +116,7 @@ class LocalBackend:
             self._changed.notify_all()
         self._thread.join()
         self._loaded = None
+        self._variants.clear()
 
     def withdraw(self, run: LocalRun) -> None:
         """End `run` at once if it is still waiting; one that works is told through its flag."""
@@ -161,24 +171,54 @@ class LocalBackend:
     def _serve(self, run: LocalRun, plan: Plan, engine: Engine) -> None:
         """Every recipe on the same requests, so with the same seeds, one after another."""
         requests = engine.requests(plan.prompts, plan.params, chat=plan.chat)
+        engines: dict[str, Engine] = {}
         results: dict[str, RunResult] = {}
         for key in plan.recipes:
-            result = None if run.stopped() else self._recipe(run, key, requests, engine)
+            if run.stopped():
+                return
+            try:
+                own = self._variant(run, recipe_named(key), engine)
+            except Stopped:
+                raise
+            except KshipraError as error:  # it cannot be had here, which costs the other recipes nothing
+                run.tell(Failed(str(error), key, unavailable=True))
+                continue
+            result = None if run.stopped() else self._recipe(run, key, requests, own)
             if result is None:
                 return
-            results[key] = result
-        if not run.stopped():
-            self._review(run, requests, results, engine)
+            engines[key], results[key] = own, result
+        if results and not run.stopped():
+            self._review(run, requests, results, engines)
+
+    def _variant(self, run: LocalRun, recipe: Recipe, engine: Engine) -> Engine:
+        """`engine` with the weights and the execution of `recipe`, made once and kept as long as it."""
+        from kshipra.engine.runner import variant
+
+        def progress(what: str, done: int | None, total: int | None) -> None:
+            if run.stopped():
+                raise Stopped("The making of an engine was stopped.")
+            run.tell(Loading(what, done, total))
+
+        weights, execution = recipe.weights, recipe.execution
+        if (weights, execution) not in self._variants:
+            stored_alike = self._variants.get((weights, "eager"), engine)  # shares what was converted for it
+            made = variant(stored_alike, run.choice, weights, execution, progress=progress)
+            self._variants[weights, execution] = made
+        return self._variants[weights, execution]
 
     def _review(
-        self, run: LocalRun, requests: tuple[Request, ...], results: dict[str, RunResult], engine: Engine
+        self,
+        run: LocalRun,
+        requests: tuple[Request, ...],
+        results: dict[str, RunResult],
+        engines: dict[str, Engine],
     ) -> None:
         from kshipra.engine.review import review
 
         def tell(what: str) -> None:
             run.tell(Reviewing(what))
 
-        reviewed = review(engine, requests, results, stopped=run.stopped, tell=tell)
+        reviewed = review(engines, requests, results, stopped=run.stopped, tell=tell)
         if reviewed is not None:
             run.tell(reviewed)
 
@@ -191,7 +231,7 @@ class LocalBackend:
         recipe = recipe_named(key)
         mode, layout = recipe.mode, layout_named(recipe.fault)
         events: list[StepEvent] = []
-        run.tell(Started(key, requests))
+        run.tell(Started(key, requests, engine.model.spec))
         try:
             for event in engine.run(requests, mode=mode, stopped=run.stopped, layout=layout):
                 events.append(event)
@@ -207,6 +247,7 @@ class LocalBackend:
         """The engine of the run's choice. The one before stays until the new one is there, then goes."""
         if self._loaded is None or self._loaded[0] != run.choice:
             before = self._model if isinstance(self._model, Ready) else None
+            self._variants.clear()  # first, so that they take no memory beside the new model
             try:
                 self._loaded = (run.choice, self._load(run))
             except Exception as error:

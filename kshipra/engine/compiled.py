@@ -32,7 +32,13 @@ def unavailable(model: CausalLM) -> str | None:
         return f"it is made for the CPU, and the model is on {model.device}"
     if model.spec.dtype != "float32":
         return f"it computes in float32 and not in {model.spec.dtype}, though weights may be stored in less"
-    return None if decode.compiler() else "this machine has no C++ compiler (c++, g++ or clang++)"
+    return None if decode.compiler() else decode.NO_COMPILER
+
+
+def require_compiled(model: CausalLM) -> None:
+    """Raise InputError with the reason where `model` cannot run compiled here."""
+    if reason := unavailable(model):
+        raise InputError(f"Compiled execution is unavailable: {reason}; choose eager.")
 
 
 class CompiledModel:
@@ -44,8 +50,7 @@ class CompiledModel:
     """
 
     def __init__(self, model: CausalLM, *, progress: Progress = silent) -> None:
-        if reason := unavailable(model):
-            raise InputError(f"Compiled execution is unavailable: {reason}; choose eager.")
+        require_compiled(model)
         assert isinstance(model, (GPT2, Llama))
         started_s = time.perf_counter()
         self._decode, compiled = decode.decode_function(progress)

@@ -25,6 +25,7 @@ SOURCES = Path(__file__).with_name("decode_step")
 COMPILE = ("-std=c++20", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-c")
 LINK = ("-shared", "-fopenmp")  # where -ffast-math would turn off denormal numbers for the whole process
 COMPILE_LIMIT_S = 300
+NO_COMPILER = "this machine has no C++ compiler (c++, g++ or clang++)"
 FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2}  # as products.h reads weights
 
 

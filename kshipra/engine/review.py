@@ -24,24 +24,25 @@ Place = tuple[int, int]  # row, position among its new tokens
 
 
 def review(
-    engine: Engine,
+    engines: Mapping[str, Engine],
     requests: Sequence[Request],
     results: Mapping[str, RunResult],
     *,
     stopped: Callable[[], bool],
     tell: Callable[[str], None],
 ) -> Reviewed | None:
-    """All that is found out about `results`, by recipe key; None where it was stopped. `tell` hears what
-    takes long."""
+    """All that is found out about `results`, by recipe key as `engines` are that ran them; None where it was
+    stopped. `tell` hears what takes long."""
     ways = {key: (recipe_named(key), result) for key, result in results.items()}
     checks = {
-        key: run_checks(engine.model, layout_named(recipe.fault), engine.device)
+        key: run_checks(engines[key].model, layout_named(recipe.fault), engines[key].device)
         for key, (recipe, _) in ways.items()
         if key in LAB_KEYS
     }
-    comparisons = compare(engine, requests, ways, stopped=stopped, tell=tell)
+    comparisons = compare(engines, requests, ways, stopped=stopped, tell=tell)
     if stopped():
         return None
+    engine = engines[next(iter(results))]  # one model, so one tokenizer, device and arithmetic
     machine = roofline.cached_roofline(engine.device, engine.dtype, progress=lambda what, *_: tell(what))
     return Reviewed(comparisons, checks, machine, texts_of(engine, results.values()))
 

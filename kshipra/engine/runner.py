@@ -16,7 +16,7 @@ import torch
 from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.check import check_adapter
-from kshipra.engine.compiled import CompiledModel
+from kshipra.engine.compiled import CompiledModel, require_compiled
 from kshipra.engine.devices import pick_device, pick_dtype
 from kshipra.engine.job import Chooser, Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
@@ -24,7 +24,7 @@ from kshipra.engine.sampling import next_ids
 from kshipra.errors import InputError
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
-from kshipra.models.weights import check_weights
+from kshipra.models.weights import check_weights, is_stored, shell
 from kshipra.modes import mode_named
 from kshipra.text import Tokenizer
 from kshipra.types import (
@@ -226,3 +226,35 @@ def load_choice(choice: ModelChoice, *, progress: Progress = silent) -> Engine:
     """The engine of a ModelChoice, as `load` makes it."""
     options = dataclasses.asdict(choice)
     return load(options.pop("model"), **options, progress=progress)
+
+
+def variant(
+    engine: Engine, choice: ModelChoice, weights: str, execution: str, *, progress: Progress = silent
+) -> Engine:
+    """`engine`, which is of `choice`, with its weights stored and its work started in another way; "native"
+    and "eager" mean as it is.
+
+    Shares every tensor that both have, and leaves `engine` as it is to the last bit. Only weights that are
+    stored smaller already are read from disk again. Raises KshipraError with the reason where there can be
+    none.
+    """
+    is_compiled = isinstance(engine.model, CompiledModel)
+    plain = engine.model.model if isinstance(engine.model, CompiledModel) else engine.model
+    compiles = is_compiled or execution == "compiled"
+    stores = weights not in ("native", plain.spec.weights)
+    if compiles == is_compiled and not stores:
+        return engine
+    if compiles:
+        require_compiled(plain)  # before anything is converted for nothing
+    if stores:
+        progress(f"Storing weights in {weights}", None, None)
+        if is_stored(plain):
+            chosen = dataclasses.replace(
+                choice, weights=weights, execution="compiled" if compiles else "eager"
+            )
+            return load_choice(chosen, progress=progress)
+    model = wrap_model(plain, weights=weights)
+    if compiles:
+        progress("Preparing the compiled step", None, None)
+        model = CompiledModel(shell(model) if model is plain else model, progress=progress)
+    return Engine(model, engine.tokenizer)

@@ -180,12 +180,19 @@ def store(model: CausalLM, weights: str) -> None:
     """
     check_weights(weights)
     module = inner(model)
-    if any(isinstance(part, (Int8Linear, Bfloat16Linear, PackedLinear)) for part in module.modules()):
+    if is_stored(model):
         raise InputError(f"The weights of {model.spec.name} have been converted before: load it again.")
     storage = STORAGES.get(weights) or (PACKED if _gains_from_packing(model) else None)
     if storage is not None:
         kept = _store_table(module, storage, getattr(torch, model.spec.dtype))
         _store_layers(module, storage, kept)
+
+
+def is_stored(model: Any) -> bool:
+    """Whether the matrices of `model` have been swapped before, so that what they were is lost."""
+    return any(
+        isinstance(part, (Int8Linear, Bfloat16Linear, PackedLinear)) for part in inner(model).modules()
+    )
 
 
 def shell(model: Any) -> Any:

@@ -39,7 +39,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         with gr.Row(elem_id="bench"):
             with gr.Column(elem_id="rail", scale=0, min_width=300):
                 parts.rail_toggle()
-                fields = rail(choice, devices)
+                fields = rail(choice, devices, backend.unavailable())
                 bug, sentence, plant = lab()
                 link = gr.Button(words.LINK["label"], size="sm", elem_id="copy-link")
             with gr.Column(elem_id="main", scale=1, min_width=300):

@@ -13,7 +13,7 @@ import gradio as gr
 
 from kshipra.backends.base import Backend
 from kshipra.errors import KshipraError
-from kshipra.recipes import RECIPE_KEYS
+from kshipra.recipes import USUAL_KEYS
 from kshipra.types import Ended, Failed, ModelChoice
 from kshipra.ui import words
 from kshipra.ui.form import Form, in_order, plan_of
@@ -31,7 +31,7 @@ def compare_endpoint(
 
     async def compare(
         prompts: list[str],
-        ways: list[str] = list(RECIPE_KEYS),  # noqa: B006  (read only; programs are shown this default)
+        ways: list[str] = list(USUAL_KEYS),  # noqa: B006  (read only; programs are shown this default)
         max_new_tokens: int = 24,
         temperature: float = 0.0,
         top_k: int = 0,
@@ -51,7 +51,8 @@ def compare_endpoint(
 
         Args:
             prompts: From 1 to 16 texts that the model goes on from.
-            ways: Ways of generating: no_cache, kv_cache, static_batch.
+            ways: Ways of generating: no_cache, kv_cache, static_batch, compiled, int8, compiled_int8,
+                compiled_bf16. One that cannot run on this machine or model is named in summary.verdict.
             max_new_tokens: Most new tokens a prompt, from 0 to 2048.
             temperature: 0 is greedy.
             top_k: 0 is off.
@@ -89,15 +90,19 @@ async def _document(backend: Backend, form: Form, choice: ModelChoice) -> dict[s
     run, recording = backend.submit(plan), Recording(plan)
     try:
         failure: str | None = None
+        missing: str | None = None
         while True:
             for message in run.messages(0):
                 recording.add(message)
-                if isinstance(message, Failed):
+                if isinstance(message, Failed) and message.unavailable:
+                    missing = message.sentence
+                elif isinstance(message, Failed):
                     failure = message.sentence
                 if isinstance(message, Ended):
                     document = await asyncio.to_thread(recording.document)  # long for a long run
                     if failure is not None or document is None:
-                        raise KshipraError(failure or "The run was stopped before anything had ended.")
+                        nothing = missing or "The run was stopped before anything had ended."
+                        raise KshipraError(failure or nothing)
                     return document
             await asyncio.sleep(POLL_S)
     finally:

@@ -11,9 +11,9 @@ from gradio.components import Component
 
 from kshipra.limits import MAX_PROMPTS
 from kshipra.models.catalogue import NAMES
-from kshipra.recipes import BUGS, RECIPE_KEYS, RECIPES
+from kshipra.recipes import BUGS, RECIPES, USUAL_KEYS
 from kshipra.types import DTYPES, DeviceChoice, ModelChoice
-from kshipra.ui import words
+from kshipra.ui import show, words
 
 ASSETS = Path(__file__).parents[2] / "assets"
 
@@ -62,13 +62,28 @@ def _device(devices: tuple[DeviceChoice, ...], default: str) -> gr.Dropdown:
     )
 
 
-def rail(choice: ModelChoice, devices: tuple[DeviceChoice, ...]) -> list[Component]:
+def _ways_info(unavailable: dict[str, str]) -> str | None:
+    """Which ways cannot run here, those of one reason in one sentence."""
+    reasons = dict.fromkeys(unavailable.values())
+    letters = {
+        reason: [recipe.letter for recipe in RECIPES if unavailable.get(recipe.key) == reason]
+        for reason in reasons
+    }
+    return (
+        " ".join(words.NOT_HERE.format(ways=show.listing(letters[why]), why=why) for why in reasons) or None
+    )
+
+
+def rail(
+    choice: ModelChoice, devices: tuple[DeviceChoice, ...], unavailable: dict[str, str]
+) -> list[Component]:
     """Build the rail in the current context."""
     prompts = _prompts()
     recipes = gr.CheckboxGroup(
         [(f"{recipe.letter} {recipe.label}", recipe.key) for recipe in RECIPES],
-        value=list(RECIPE_KEYS),
+        value=list(USUAL_KEYS),
         label="Ways to compare",
+        info=_ways_info(unavailable),
         elem_id="recipes",
     )
     model = gr.Dropdown(

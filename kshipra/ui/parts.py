@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gradio as gr
 
-from kshipra.recipes import LAB_RECIPES, RECIPE_KEYS, RECIPES
+from kshipra.recipes import LAB_RECIPES, RECIPES, USUAL_KEYS
 from kshipra.ui import recorded, words
 from kshipra.ui.fields import ASSETS, own
 
@@ -50,7 +50,7 @@ def stage() -> gr.HTML:
             {"key": r.key, "letter": r.letter, "label": r.label, "sentence": r.sentence}
             for r in (*RECIPES, *LAB_RECIPES)
         ],
-        picked=list(RECIPE_KEYS),
+        picked=list(USUAL_KEYS),
         figures=[dict(zip(("key", "label", "definition"), figure, strict=True)) for figure in words.FIGURES],
         charts=CHARTS,
         summary=[{"label": label, "definition": text} for label, text in words.SUMMARY],

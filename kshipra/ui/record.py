@@ -5,8 +5,10 @@
     model        the Ready of the run: spec, device, threads, weight_bytes, kv_bytes_per_token
     settings     the Plan: choice, prompts, recipes, params, chat
     ways         a list: key, letter, label, sentence, ended ("done", "stopped", "failed"), result (RunResult
-                 with every StepEvent), prompt_ids (a list a row), prediction (or null) with its sentence
-    comparisons  of every pair of ways that ended, each with its sentence
+                 with every StepEvent), prompt_ids (a list a row), prediction (or null) with its sentence;
+                 execution, and spec, the model as this way had it stored: both not in older documents
+    comparisons  of every pair of ways that ended, each with its sentence; other_weights (not in older
+                 documents): whether the two stored their weights differently
     checks       of each way of the bug lab: what the engine's own checks make of it
     bug          the planted fault's words, or null
     texts        the text of every id that a step names
@@ -30,6 +32,7 @@ from kshipra.types import (
     Failed,
     Finished,
     Message,
+    ModelSpec,
     Plan,
     Ready,
     Request,
@@ -39,10 +42,23 @@ from kshipra.types import (
     plain,
 )
 from kshipra.ui import predicted, show
-from kshipra.ui.summary import Outcome, summarize
+from kshipra.ui.summary import Outcome, did_not_run, summarize
 
 FORMAT, VERSION = "kshipra-run", 1
 PACKAGES = ("torch", "transformers", "gradio")
+
+
+# by verdict, and whether the two ways stored their weights differently
+MEANINGS = {
+    ("near-tie", False): "a near-tie that rounding decides, so both are right",
+    ("fault", False): "more than rounding explains: a real fault",
+    (
+        "near-tie",
+        True,
+    ): "within what storing weights differently may change, so each is right by its own weights",
+    ("fault", True): "more than storing weights differently should change: weights that do not suit this "
+    "storage, or a real fault",
+}
 
 
 def _versions() -> dict[str, str | None]:
@@ -70,6 +86,8 @@ class Recording:
         self.plan = plan
         self._ready: Ready | None = None
         self._requests: dict[str, tuple[Request, ...]] = {}
+        self._specs: dict[str, ModelSpec] = {}
+        self._missing: list[str] = []
         self._results: dict[str, tuple[RunResult, str]] = {}
         self._review = Reviewed((), {}, None, {})
 
@@ -79,8 +97,12 @@ class Recording:
                 self._ready = message
             case Started():
                 self._requests[message.recipe] = message.requests
+                if message.spec is not None:
+                    self._specs[message.recipe] = message.spec
             case Finished():
                 self._results[message.recipe] = (message.result, "stopped" if message.stopped else "done")
+            case Failed(recipe=str(), unavailable=True):
+                self._missing.append(did_not_run(message))
             case Failed(recipe=str(key), result=RunResult() as result):
                 self._results[key] = (result, "failed")
             case Reviewed():
@@ -112,12 +134,17 @@ class Recording:
             "settings": plain(self.plan),
             "ways": [self._way(key) for key in self._results],
             "comparisons": [
-                {**plain(found), "sentence": self._sentence(found)} for found in self._review.comparisons
+                {
+                    **plain(found),
+                    "other_weights": self._other_weights(found),
+                    "sentence": self._sentence(found),
+                }
+                for found in self._review.comparisons
             ],
             "checks": plain(self._review.checks),
             "bug": self._bug(),
             "texts": plain(self._review.texts),
-            "summary": summarize(outcomes, self._ready.spec.dtype),
+            "summary": summarize(outcomes, self._ready.spec.dtype, self._missing),
         }
 
     def _way(self, key: str) -> dict[str, Any]:
@@ -127,6 +154,8 @@ class Recording:
             "letter": recipe.letter,
             "label": recipe.label,
             "sentence": recipe.sentence,
+            "execution": recipe.execution,
+            "spec": plain(self._spec(key)),
             "ended": ended,
             "prompt_ids": [list(request.prompt_ids) for request in self._requests[key]],
             "result": result.to_dict(),
@@ -136,8 +165,16 @@ class Recording:
     def _prediction(self, key: str, result: RunResult) -> dict[str, Any] | None:
         if self._review.roofline is None or self._ready is None:
             return None
-        found = predict(self._ready.spec, self._requests[key], result, self._review.roofline)
+        found = predict(self._spec(key), self._requests[key], result, self._review.roofline)
         return {**plain(found), "sentence": predicted.sentence(found)}
+
+    def _spec(self, key: str) -> ModelSpec:
+        """The model as the engine of that way had it; the loaded one where nothing else was said."""
+        assert self._ready is not None
+        return self._specs.get(key, self._ready.spec)
+
+    def _other_weights(self, found: Comparison) -> bool:
+        return self._spec(found.first).weights != self._spec(found.second).weights
 
     def _bug(self) -> dict[str, str] | None:
         for bug in BUGS:
@@ -165,12 +202,7 @@ class Recording:
             f"{ours} against {theirs}; the two best logits of {one.letter} lie {show.digits(found.margin)} "
             f"apart, and the ways' logits differ by up to {show.digits(found.largest_difference)}"
         )
-        meaning = (
-            "a near-tie that rounding decides, so both are right"
-            if found.verdict == "near-tie"
-            else "more than rounding explains: a real fault"
-        )
-        return f"{where}: {figures}. That is {meaning}."
+        return f"{where}: {figures}. That is {MEANINGS[found.verdict, self._other_weights(found)]}."
 
 
 def to_json(document: dict[str, Any]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kshipra.metrics import first_difference, speed_up
-from kshipra.types import Recipe, RunResult
-from kshipra.ui import show
+from kshipra.recipes import recipe_named
+from kshipra.types import Failed, Recipe, RunResult
+from kshipra.ui import show, words
 
+MANY = 3  # ways of which each still has its clause at the end of a run
 EXACT = ("float32", "float64")
 
 
@@ -46,16 +49,44 @@ def _cells(result: RunResult, gain: str) -> list[str]:
     ]
 
 
+def _second_reference(whole: list[Outcome], place: int) -> Outcome:
+    """What a way is told against beside the first: the first of its own mode, which it is another engine of,
+    else the one before it."""
+    mode = whole[place].recipe.mode
+    return next((other for other in whole[:place] if other.recipe.mode == mode), whole[place - 1])
+
+
 def _speed_ups(whole: list[Outcome]) -> str:
     """ "B is 3× A; C is 6.4× A and 2.1× B, end to end." """
     clauses = []
     for place, outcome in enumerate(whole[1:], start=1):
-        against = [whole[0]] if place == 1 else [whole[0], whole[place - 1]]
+        second = _second_reference(whole, place)
+        against = [whole[0]] if second is whole[0] else [whole[0], second]
         gains = [(speed_up(outcome.result, other.result), other.recipe) for other in against]
         parts = [f"{show.times(gain)} {recipe.letter}" for gain, recipe in gains if gain]
         if parts:
             clauses.append(f"{outcome.recipe.letter} is {show.listing(parts)}")
     return f"{'; '.join(clauses)}, end to end." if clauses else ""
+
+
+def did_not_run(message: Failed) -> str:
+    """What is said of a way that could not run here at all."""
+    assert message.recipe is not None
+    recipe = recipe_named(message.recipe)
+    return words.DID_NOT_RUN.format(letter=recipe.letter, label=recipe.label, sentence=message.sentence)
+
+
+def closing_words(outcomes: list[Outcome], summary: dict[str, Any]) -> list[str]:
+    """What the status says at the end, which is read aloud and has little room: of many ways the fastest."""
+    whole = [outcome for outcome in outcomes if outcome.excluded is None]
+    if len(whole) <= MANY:
+        return [summary["headline"], summary["verdict"][0]]
+    first, fastest = whole[0], max(whole, key=lambda each: each.result.end_to_end_tok_per_s or 0.0)
+    gain = speed_up(fastest.result, first.result)
+    if gain is None:
+        return [summary["verdict"][0]]
+    times = "" if fastest is first else f": {show.times(gain)} {first.recipe.letter}, end to end"
+    return [f"{fastest.recipe.letter} {fastest.recipe.label} is the fastest{times}."]
 
 
 def _seeds(result: RunResult) -> tuple[int | None, ...]:
@@ -78,6 +109,20 @@ def _parting(first: Outcome, other: Outcome) -> str | None:
     )
 
 
+def _weights_note(whole: list[Outcome]) -> str:
+    """Why ways that store their weights unlike the first may part from it; "" where none that does parts."""
+    first, *others = whole
+    letters = [
+        other.recipe.letter
+        for other in others
+        if other.recipe.weights != first.recipe.weights and _parting(first, other)
+    ]
+    if not letters:
+        return ""
+    store = "stores its" if len(letters) == 1 else "store their"
+    return f"{show.listing(letters)} {store} weights differently, which changes logits, so tokens may part."
+
+
 def verdict(outcomes: list[Outcome], dtype: str | None) -> tuple[bool | None, list[str]]:
     """Whether all whole runs gave the same ids (None: nothing to compare), and the sentences that say so."""
     whole = [outcome for outcome in outcomes if outcome.excluded is None]
@@ -94,7 +139,9 @@ def verdict(outcomes: list[Outcome], dtype: str | None) -> tuple[bool | None, li
         if same:
             letters = ", ".join(outcome.recipe.letter for outcome in whole)
             lines = [f"All {whole[0].result.new_tokens:,} tokens identical across {letters}."]
-        elif dtype and dtype not in EXACT:
+        if not same and (note := _weights_note(whole)):
+            lines.append(note)
+        if not same and dtype and dtype not in EXACT:
             lines.append(f"In {dtype} near-ties may part; compare in float32 for a proof.")
     if left_out and len(outcomes) > 1:
         lines.append(f"Not compared: {show.listing(left_out)}.")
@@ -108,8 +155,8 @@ def _drawn_seeds(outcomes: list[Outcome]) -> str:
     return f"Seed{'s' if len(set(seeds)) > 1 else ''}: {', '.join(map(str, dict.fromkeys(seeds)))}."
 
 
-def summarize(outcomes: list[Outcome], dtype: str | None) -> dict[str, Any]:
-    """The end of the page as plain strings: `same`, `headline`, `verdict`, `rows`."""
+def summarize(outcomes: list[Outcome], dtype: str | None, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """The end of the page as plain strings: `same`, `headline`, `verdict` with `notes` in it, `rows`."""
     whole = [outcome for outcome in outcomes if outcome.excluded is None]
     same, sentences = verdict(outcomes, dtype)
     rows = []
@@ -121,6 +168,6 @@ def summarize(outcomes: list[Outcome], dtype: str | None) -> dict[str, Any]:
     return {
         "same": same,
         "headline": _speed_ups(whole),
-        "verdict": sentences + ([seeds] if seeds else []),
+        "verdict": [*sentences, *notes, *([seeds] if seeds else [])],
         "rows": rows,
     }

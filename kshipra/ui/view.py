@@ -28,7 +28,7 @@ from kshipra.types import (
 from kshipra.ui import show, words
 from kshipra.ui.columns import Column
 from kshipra.ui.lines import line
-from kshipra.ui.summary import Outcome, summarize
+from kshipra.ui.summary import Outcome, closing_words, did_not_run, summarize
 
 TEXT_EVERY_S = 0.3
 CHARTS_EVERY_S = 0.6
@@ -78,7 +78,8 @@ def refusal(run_id: str, sentence: str) -> str:
 
 class RunView:
     """Lines, one kind each: run (id, facts), status (state, text), model (text), state (way, word, text),
-    t (way, row, text), end (way, row, reason), f (way, figures), p (way, points), summary (dict), over ().
+    why (way, sentence: it cannot run here), t (way, row, text), end (way, row, reason), f (way, figures),
+    p (way, points), summary (dict), over ().
     A way is its place among the run's recipes.
     """
 
@@ -88,6 +89,7 @@ class RunView:
         self._places = {recipe.key: place for place, recipe in enumerate(recipes)}
         self._outcomes: list[Outcome] = []
         self._failure: str | None = None
+        self._missing: list[str] = []  # what is said of ways that cannot run here
         self._dtype: str | None = None
         self._active: int | None = None
         self._begun_at: float | None = None
@@ -141,7 +143,7 @@ class RunView:
         self._charts_at = now_s
 
     def _tell_end(self) -> None:
-        self._tell("summary", summarize(self._outcomes, self._dtype))
+        self._tell("summary", summarize(self._outcomes, self._dtype, self._missing))
         self._tell("over")
 
     # One method a kind of message
@@ -155,7 +157,10 @@ class RunView:
 
     def _on_loading(self, message: Loading) -> None:
         self._tell("status", "loading", loading_text(message))
-        self._tell("model", loading_text(message))
+        if self._dtype is None:
+            self._tell("model", loading_text(message))
+        elif (place := len(self._closed)) < len(self._columns):  # the model is there: it is a way's engine
+            self._tell("state", place, "loading", "preparing")
 
     def _on_ready(self, message: Ready) -> None:
         self._dtype = message.spec.dtype
@@ -192,6 +197,11 @@ class RunView:
         """Told by the run's record, not line by line."""
 
     def _on_failed(self, message: Failed) -> None:
+        if message.unavailable and message.recipe is not None:
+            self._missing.append(did_not_run(message))
+            self._close(message.recipe, "unavailable")
+            self._tell("why", self._places[message.recipe], message.sentence)
+            return
         self._failure = message.sentence
         self._tell("status", "failed", message.sentence)
         if message.recipe is None:
@@ -210,6 +220,8 @@ class RunView:
                 self._tell("state", place, word, word)
         if self._failure:
             self._tell("status", "failed", self._failure)
+        elif self._missing and not self._outcomes and not message.stopped:
+            self._tell("status", "failed", " ".join(self._missing))
         elif message.stopped:
             self._tell("status", "stopped", "Stopped: what there is stays.")
         else:
@@ -219,7 +231,8 @@ class RunView:
 
     def _closing_words(self) -> str:
         summary = summarize(self._outcomes, self._dtype)
-        return " ".join(part for part in ("Done.", summary["headline"], summary["verdict"][0]) if part)
+        parts = ("Done.", *closing_words(self._outcomes, summary), *self._missing)
+        return " ".join(part for part in parts if part)
 
     def _phase(self, place: int, word: str) -> None:
         recipe = self._columns[place].recipe

@@ -78,6 +78,9 @@ FINISH = {
     "cancelled": "stopped",
 }
 
+NOT_HERE = "Not on this machine: {ways}, because {why}."  # ways that can be picked all the same
+DID_NOT_RUN = "{letter} {label} did not run. {sentence}"
+
 PAGE = {
     "idle": "Ready. Press Run.",
     "starting": "Starting …",
@@ -209,6 +212,8 @@ PROOF = {
         "ended": "ended earlier",
         "none": "not compared",
     },
+    # where the two ways store their weights in different ways, which is no rounding of arithmetic
+    "otherWeights": {"near-tie": "other weights", "fault": "beyond other weights"},
     "unfinished": "Two ways are compared when the whole run has gone to its end.",
     "alone": "There is one way in this run: pick two or more to compare them.",
     "place": "where they part",

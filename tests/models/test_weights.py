@@ -35,7 +35,7 @@ from kshipra.models.weights import (
     quantize,
     store,
 )
-from kshipra.recipes import RECIPES
+from kshipra.recipes import USUAL_KEYS, recipe_named
 from kshipra.types import SamplingParams
 
 STORED = ("bfloat16", "int8")
@@ -292,7 +292,7 @@ def test_ways_agree_but_for_near_ties(name, weights):
     requests = engine.requests(RAGGED, SamplingParams(12, ignore_eos=True))
     results = {
         recipe.key: (recipe, fold(recipe.mode, requests, engine.run(requests, mode=recipe.mode)))
-        for recipe in RECIPES
+        for recipe in map(recipe_named, USUAL_KEYS)
     }
     found = compare(engine, requests, results)
     assert {comparison.verdict for comparison in found} <= {"identical", "near-tie"}

@@ -48,6 +48,14 @@ READY = Ready(spec=SPEC, device="cpu", threads=2, weight_bytes=513 * MIB, kv_byt
 ROOFLINE = Roofline("cpu", "float32", 2, 20e9, 200e9, "2026-01-01T00:00:00+00:00")
 PREFILL_S = {"no_cache": 0.06, "kv_cache": 0.06, "static_batch": 0.15, "two_at_a_time": 0.06}
 
+PACES = {  # of engines, beside the loaded one
+    ("native", "eager"): 1.0,
+    ("native", "compiled"): 0.45,
+    ("int8", "eager"): 0.8,
+    ("int8", "compiled"): 0.2,
+    ("bfloat16", "compiled"): 0.3,
+}
+
 CHOICE = ModelChoice("smollm2-135m-instruct")
 
 
@@ -69,6 +77,14 @@ def requests_of(plan: Plan) -> tuple[Request, ...]:
         )
         for row, prompt in enumerate(plan.prompts)
     )
+
+
+def spec_of(recipe: str, spec: ModelSpec = SPEC) -> ModelSpec:
+    """The shape as that way's engine stores it: by a byte or two a weight, scales left out."""
+    weights = recipe_named(recipe).weights
+    size = {"native": 4, "bfloat16": 2, "int8": 1}[weights]
+    moved = spec.block_parameters + spec.width * spec.vocabulary
+    return replace(spec, weights=weights, stored_bytes=spec.parameters * size, pass_weight_bytes=moved * size)
 
 
 def schedule(mode: str, requests: Sequence[Request]) -> Iterator[tuple[str, tuple[int, ...], int]]:
@@ -172,10 +188,17 @@ class FakeRun:
         for key in self.plan.recipes:
             if self.stopping.is_set():
                 break
+            recipe = recipe_named(key)
+            if key in backend.impossible:
+                put(Failed(backend.impossible[key], key, unavailable=True))
+                continue
+            if (recipe.weights, recipe.execution) != ("native", "eager"):
+                put(Loading(f"Making the engine of {recipe.label}"))
             requests, done = requests_of(self.plan), []
-            put(Started(key, requests))
-            odd = key == backend.odd or recipe_named(key).fault is not None
-            for event in events(recipe_named(key).mode, requests, pace=backend.pace, odd=odd):
+            put(Started(key, requests, spec_of(key, spec)))
+            odd = key == backend.odd or recipe.fault is not None
+            pace = backend.pace * PACES[recipe.weights, recipe.execution]
+            for event in events(recipe.mode, requests, pace=pace, odd=odd):
                 time.sleep(event.elapsed_s)
                 self.steps += 1
                 done.append(event)
@@ -188,14 +211,15 @@ class FakeRun:
                     break
             results[key] = fold(key, requests, done)
             put(Finished(key, results[key], self.stopping.is_set()))
-        if not self.stopping.is_set():
+        if results and not self.stopping.is_set():
             put(review_of(results))
         put(Ended(self.stopping.is_set()))
 
 
 @dataclass
 class FakeBackend:
-    """`pace` scales times, `odd` names the way that takes another token, `fail_at` the step that fails."""
+    """`pace` scales times, `odd` names the way that takes another token, `fail_at` the step that fails,
+    `missing` the ways that this machine cannot run, `impossible` those that this model cannot."""
 
     pace: float = 1.0
     odd: str | None = None
@@ -203,11 +227,13 @@ class FakeBackend:
     failure: str = "The device <b>ran</b> out of memory: take fewer prompts."
     model_name: str | None = None
     refuse: str | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+    impossible: dict[str, str] = field(default_factory=dict)
     device: threading.Lock = field(default_factory=threading.Lock)
     runs: list[FakeRun] = field(default_factory=list)
 
     def submit(self, plan: Plan) -> FakeRun:
-        check_plan(plan, RECIPE_KEYS, LAB_KEYS)
+        check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.missing)
         if self.refuse:
             raise KshipraError(self.refuse)
         run = FakeRun(plan, self)
@@ -227,6 +253,9 @@ class FakeBackend:
             DeviceChoice("cuda", "cuda", "PyTorch sees no NVIDIA GPU here."),
             DeviceChoice("mps", "mps", "only on Apple machines."),
         )
+
+    def unavailable(self) -> dict[str, str]:
+        return self.missing
 
     def close(self) -> None:
         for run in self.runs:

@@ -50,7 +50,10 @@ def test_it_takes_everything_that_the_form_takes():
         ({"prompts": []}, "Prompts: give from 1 to 16, not 0."),
         ({"prompts": "One"}, "Prompts must be a list of texts."),
         ({"prompts": ["One"], "max_new_tokens": 1.5}, "Max new tokens: give a whole number from 0 to 2,048."),
-        ({"prompts": ["One"], "ways": ["beam"]}, "'beam' is not one of no_cache, kv_cache, static_batch."),
+        (
+            {"prompts": ["One"], "ways": ["beam"]},
+            "'beam' is not one of no_cache, kv_cache, static_batch, compiled, ",
+        ),
         ({"prompts": ["One"], "temperature": float("nan")}, "Temperature: give a number."),
     ],
 )
