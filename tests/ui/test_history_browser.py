@@ -166,7 +166,7 @@ def test_a_browser_that_keeps_nothing_says_so_and_still_compares(open_page, stor
     run(page)
     run(page)
     page.click("#tab-history")
-    assert page.locator(".k-runs li").count() == 2
+    page.wait_for_function("document.querySelectorAll('.k-runs li').length === 2")
     assert page.locator(".k-pair-of-runs").count() == 3
     assert "This browser keeps no data for this page" in page.inner_text(".k-history")
 
