@@ -20,6 +20,7 @@ from kshipra.errors import InputError
 from kshipra.models.base import CausalLM, KeyValues, Linear
 from kshipra.models.gpt2 import GPT2
 from kshipra.models.llama import Llama
+from kshipra.models.weights import swap
 from kshipra.types import Progress, silent
 
 
@@ -55,7 +56,7 @@ class CompiledModel:
         started_s = time.perf_counter()
         self._decode, compiled = decode.decode_function(progress)
         self.compile_s = time.perf_counter() - started_s if compiled else 0.0
-        _turn(model)
+        swap(model, _turned)
         self.model, self.spec, self.eos_ids = model, model.spec, model.eos_ids
         self._frequencies = model.frequencies
         self._layers = (decode.Layer * self.spec.layers)(*map(_layer, model.blocks))
@@ -120,16 +121,15 @@ class CompiledModel:
         return logits
 
 
-def _turn(model: nn.Module) -> None:
+def _turned(module: nn.Module) -> nn.Module | None:
     """Our Linear, (inputs, outputs), as nn.Linear, (outputs, inputs): the code reads one row of weights after
     another, which it does faster than one input's share of all rows."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, Linear):
-                turned = nn.Linear(*child.weight.shape, bias=child.bias is not None, device="meta")
-                turned.weight = nn.Parameter(child.weight.t().contiguous(), requires_grad=False)
-                turned.bias = child.bias
-                setattr(parent, name, turned)
+    if not isinstance(module, Linear):
+        return None
+    turned = nn.Linear(*module.weight.shape, bias=module.bias is not None, device="meta")
+    turned.weight = nn.Parameter(module.weight.t().contiguous(), requires_grad=False)
+    turned.bias = module.bias
+    return turned
 
 
 def _address(tensor: Tensor | None) -> int | None:

@@ -51,19 +51,30 @@ def as_bfloat16(rows: Tensor) -> tuple[Tensor]:
     return (rows.to(torch.bfloat16).contiguous(),)
 
 
-class Int8Linear(nn.Module):
-    """x @ (weight * scale).T + bias; weight int8 (outputs, inputs), scale float32 (outputs)."""
+class StoredLinear(nn.Module):
+    """x @ weight.T + bias with a weight (outputs, inputs) that is stored smaller; gives x's dtype back."""
 
-    def __init__(self, weight: Tensor, scale: Tensor, *, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, *, bias: Tensor | None) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight, requires_grad=False)
-        self.register_buffer("scale", scale)
         self.bias = bias
 
     def forward(self, x: Tensor) -> Tensor:
         out = self._product(x.reshape(-1, x.shape[-1]))  # (N, outputs)
         out = out if self.bias is None else out + self.bias
         return out.to(x.dtype).view(*x.shape[:-1], -1)
+
+    def _product(self, x: Tensor) -> Tensor:
+        """x (N, inputs) to (N, outputs), without the bias."""
+        raise NotImplementedError
+
+
+class Int8Linear(StoredLinear):
+    """weight int8 (outputs, inputs), each row times its scale, float32 (outputs)."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, *, bias: Tensor | None) -> None:
+        super().__init__(weight, bias=bias)
+        self.register_buffer("scale", scale)
 
     def _product(self, x: Tensor) -> Tensor:
         """On a CPU the sums are scaled after the product, in fp32: the kernel's own scale would be rounded to
@@ -82,18 +93,8 @@ class Int8Linear(nn.Module):
         return torch.cat([F.linear(x, piece.to(wide)) for piece in pieces], dim=1) * self.scale
 
 
-class Bfloat16Linear(nn.Module):
-    """x @ weight.T + bias with x and weight (outputs, inputs) in bfloat16; gives x's dtype back."""
-
-    def __init__(self, weight: Tensor, *, bias: Tensor | None) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self._product(x.reshape(-1, x.shape[-1]))  # (N, outputs)
-        out = out if self.bias is None else out + self.bias
-        return out.to(x.dtype).view(*x.shape[:-1], -1)
+class Bfloat16Linear(StoredLinear):
+    """weight bfloat16 (outputs, inputs), and x rounded to it where the processor multiplies that."""
 
     def _product(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu" and not multiplies_bfloat16():
@@ -190,9 +191,7 @@ def store(model: CausalLM, weights: str) -> None:
 
 def is_stored(model: Any) -> bool:
     """Whether the matrices of `model` have been swapped before, so that what they were is lost."""
-    return any(
-        isinstance(part, (Int8Linear, Bfloat16Linear, PackedLinear)) for part in inner(model).modules()
-    )
+    return any(isinstance(part, (StoredLinear, PackedLinear)) for part in inner(model).modules())
 
 
 def shell(model: Any) -> Any:
@@ -234,21 +233,29 @@ def _store_table(module: nn.Module, storage: Storage, computed: torch.dtype) -> 
     return None
 
 
-def _replace(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    for parent in module.modules():
-        for name, child in parent.named_children():
-            if child is old:
+def swap(module: nn.Module, made: Callable[[nn.Module], nn.Module | None]) -> None:
+    """Each module within `module` for what `made` gives for it; None leaves it. Only parents are listed, so
+    that each swap frees the old one before the next is made."""
+    parents = [parent for parent in module.modules() if next(parent.children(), None) is not None]
+    for parent in parents:
+        for name in [name for name, _ in parent.named_children()]:  # named_children itself would keep them
+            new = made(getattr(parent, name))
+            if new is not None:
                 setattr(parent, name, new)
 
 
+def _replace(module: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    swap(module, lambda child: new if child is old else None)
+
+
 def _store_layers(module: nn.Module, storage: Storage, kept: nn.Module | None) -> None:
-    """Swap every matrix but that of `kept`. Only parents are listed, so that each swap frees the old one."""
-    parents = [parent for parent in module.modules() if next(parent.children(), None) is not None]
-    for parent in parents:
-        for name, child in parent.named_children():
-            rows = _rows(child)
-            if rows is not None and child is not kept:
-                setattr(parent, name, storage.layer(*storage.stored(rows), bias=child.bias))
+    """Swap every matrix but that of `kept`."""
+
+    def stored(child: nn.Module) -> nn.Module | None:
+        rows = None if child is kept else _rows(child)
+        return None if rows is None else storage.layer(*storage.stored(rows), bias=child.bias)
+
+    swap(module, stored)
 
 
 def _rows(module: nn.Module) -> Tensor | None:

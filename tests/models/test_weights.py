@@ -3,6 +3,7 @@ changes. Tiny random models, whose sizes are also no multiples of what kernels l
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 
 import pytest
@@ -34,6 +35,7 @@ from kshipra.models.weights import (
     inner,
     quantize,
     store,
+    swap,
 )
 from kshipra.recipes import USUAL_KEYS, recipe_named
 from kshipra.types import SamplingParams
@@ -341,6 +343,23 @@ def test_load_stores_what_it_reads(tmp_path, implementation):
         assert engine.describe().weight_bytes == engine.model.spec.stored_bytes
         assert difference(engine, plain) < BOUND[weights]
     torch.set_num_threads(1)  # `load` takes all cores
+
+
+def test_a_swap_frees_what_it_replaces_before_the_next():
+    """Else laying a model out anew takes its memory twice."""
+    swapped: list[weakref.ref] = []
+
+    def made(child: nn.Module) -> nn.Module | None:
+        if not isinstance(child, Linear):
+            return None
+        assert all(one() is None for one in swapped)
+        swapped.append(weakref.ref(child))
+        return nn.Identity()
+
+    model = Engine(make_gpt2(), Letters()).model
+    swap(model, made)
+    assert len(swapped) == 8
+    assert not any(isinstance(part, Linear) for part in model.modules())
 
 
 def test_what_cannot_be_stored_is_refused_in_a_sentence():
