@@ -1,4 +1,4 @@
-"""The shell: python -m kshipra generate | bench | models. Results go to stdout, progress and errors to
+"""The shell: python -m kshipra generate | bench | experiments | models. Results go to stdout, the rest to
 stderr."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.progress import (
 
 from kshipra import limits, metrics
 from kshipra.errors import KshipraError
+from kshipra.experiments import command
 from kshipra.models import catalogue
 from kshipra.modes import MODES, mode_named
 from kshipra.types import ModelChoice, RunResult, SamplingParams, plain
@@ -97,6 +98,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="tokens and perplexity of each against float32, native, eager; status 1 where a bound is broken",
     )
     engine_arguments(bench, several=True)
+
+    command.add_arguments(verbs.add_parser("experiments", help="reproduce a finding of the two studies"))
 
     verbs.add_parser("models", help="list the catalogue")
     return parser.parse_args(arguments)
@@ -213,6 +216,10 @@ def bench(arguments: argparse.Namespace) -> int:
     return 0 if passed else 1
 
 
+def experiments(arguments: argparse.Namespace) -> int:
+    return command.experiments(arguments, ERRORS)
+
+
 def models(_: argparse.Namespace) -> None:
     from rich.table import Table
 
@@ -224,10 +231,13 @@ def models(_: argparse.Namespace) -> None:
     Console().print(table)
 
 
+VERBS = {"generate": generate, "bench": bench, "experiments": experiments, "models": models}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parse(arguments)
     try:
-        return {"generate": generate, "bench": bench, "models": models}[parsed.verb](parsed) or 0
+        return VERBS[parsed.verb](parsed) or 0
     except KshipraError as error:
         print(f"kshipra: {error}", file=sys.stderr)
         return 2

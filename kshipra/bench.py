@@ -3,10 +3,8 @@ tables of all that bench finds."""
 
 from __future__ import annotations
 
-import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -205,7 +203,7 @@ def report(
         "device": ready.device,
         "threads": ready.threads,
         "processor": machine.processor(),
-        "versions": {"python": platform.python_version(), "torch": version("torch")},
+        "versions": machine.versions(),
         "identical_ids": all(first_difference(runs[0], run) is None for run in runs[1:]),
         "modes": list(summaries),
     }

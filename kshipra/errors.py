@@ -12,3 +12,7 @@ class InputError(KshipraError):
 
 class ModelError(KshipraError):
     """A model that cannot be found, fetched or run."""
+
+
+class UnreachableError(ModelError):
+    """A model that is not on this machine and cannot be fetched now."""

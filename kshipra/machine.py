@@ -8,11 +8,15 @@ import functools
 import os
 import platform
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+PACKAGES = ("torch", "transformers", "gradio")
 
 
 def _read(path: Path) -> str | None:
@@ -56,6 +60,41 @@ def processor() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def caches(folder: Path = CACHES) -> dict[str, str]:
+    """The first core's caches as Linux gives them: {"L1 data": "48K", "L2 unified": "2048K", ...}; empty
+    elsewhere."""
+    found = {}
+    for cache in sorted(folder.glob("index*")):
+        level, kind, size = (_read(cache / name) for name in ("level", "type", "size"))
+        if level and kind and size:
+            found[f"L{level} {kind.lower()}"] = size
+    return found
+
+
+def describe() -> dict[str, Any]:
+    """What numbers taken here depend on: processor, cores, caches, memory, and the container's limits."""
+    return {
+        "processor": processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "threads": threads(),
+        "quota_cores": quota_cores(),
+        "memory_bytes": memory_bytes(),
+        "caches": caches(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python and of the packages that decide how fast something is; None for one that is missing."""
+
+    def of(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
+    return {"python": platform.python_version(), **{name: of(name) for name in PACKAGES}}
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from huggingface_hub import (
 )
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
-from kshipra.errors import KshipraError, ModelError
+from kshipra.errors import KshipraError, ModelError, UnreachableError
 from kshipra.models.sources import (
     SAFETENSORS_INDEX,
     check_config,
@@ -40,13 +40,15 @@ def fetched(repo: str, progress: Progress) -> Path:
     if (cached := _cached(repo)) is not None:
         return cached
     if constants.HF_HUB_OFFLINE:
-        raise ModelError(f"{repo} is not on this machine and the Hub is switched off: unset HF_HUB_OFFLINE.")
+        raise UnreachableError(
+            f"{repo} is not on this machine and the Hub is switched off: unset HF_HUB_OFFLINE."
+        )
     try:
         return _fetch(repo, progress)
     except KshipraError:
         raise
     except Exception as error:
-        raise ModelError(refusal(repo, error)) from error
+        raise UnreachableError(refusal(repo, error)) from error
 
 
 def refusal(repo: str, error: Exception) -> str:

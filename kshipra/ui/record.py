@@ -18,9 +18,7 @@
 from __future__ import annotations
 
 import json
-import platform
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from kshipra import __version__, machine
@@ -45,7 +43,6 @@ from kshipra.ui import predicted, show
 from kshipra.ui.summary import Outcome, did_not_run, summarize
 
 FORMAT, VERSION = "kshipra-run", 1
-PACKAGES = ("torch", "transformers", "gradio")
 
 
 # by verdict, and whether the two ways stored their weights differently
@@ -59,24 +56,6 @@ MEANINGS = {
     ("fault", True): "more than storing weights differently should change: weights that do not suit this "
     "storage, or a real fault",
 }
-
-
-def _versions() -> dict[str, str | None]:
-    def of(name: str) -> str | None:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            return None
-
-    return {"python": platform.python_version(), **{name: of(name) for name in PACKAGES}}
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "processor": machine.processor(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "memory_bytes": machine.memory_bytes(),
-    }
 
 
 class Recording:
@@ -128,8 +107,8 @@ class Recording:
             "version": VERSION,
             "kshipra": __version__,
             "taken_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": _machine(),
-            "versions": _versions(),
+            "machine": machine.describe(),
+            "versions": machine.versions(),
             "model": plain(self._ready),
             "settings": plain(self.plan),
             "ways": [self._way(key) for key in self._results],

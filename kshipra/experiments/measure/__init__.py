@@ -1,0 +1,1 @@
+"""What is measured: a module an experiment, with `cases(rig)` and `measure(rig, case)`."""
