@@ -156,6 +156,7 @@ def chromium():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        # one process for all tabs of a profile: what one has compiled, the next need not
+        browser = playwright.chromium.launch(executable_path=found, args=[*FLAGS, "--process-per-site"])
         yield browser
         browser.close()

@@ -1,4 +1,7 @@
-"""A backend of a clock and a script: messages of a run come as from a real one, and stop() is honoured."""
+"""A backend of a script: messages of a run come as from a real one, and stop() is honoured.
+
+A run takes no time and cannot be missed: it waits in the way that a test names, until the test lets it go on.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,7 @@ from kshipra.types import (
 )
 
 MIB = 2**20
+HELD_AFTER = 3  # passes of the way in which a run is held: tokens are there, and it decodes
 WORDS = (
     " the", " model", " reads", " <b>bold</b>", " ${7*7}", " {{7*7}}", " a", " new", " token", " 🙂", " and",
     " then", "<img src=x onerror=alert(1)>", " writes", " it", " down", ",", " once", " more", ".",
@@ -167,8 +171,10 @@ class FakeRun:
         return found
 
     def stop(self) -> None:
-        self.stops += 1
-        self.stopping.set()
+        with self.backend.gate:
+            self.stops += 1
+            self.stopping.set()
+            self.backend.gate.notify_all()
 
     def work(self) -> None:
         try:
@@ -199,7 +205,8 @@ class FakeRun:
             odd = key == backend.odd or recipe.fault is not None
             pace = backend.pace * PACES[recipe.weights, recipe.execution]
             for event in events(recipe.mode, requests, pace=pace, odd=odd):
-                time.sleep(event.elapsed_s)
+                if backend.in_real_time:
+                    time.sleep(event.elapsed_s)
                 self.steps += 1
                 done.append(event)
                 put(Stepped(key, event))
@@ -207,6 +214,8 @@ class FakeRun:
                     put(Failed(backend.failure, key, fold(key, requests, done)))
                     put(Ended())
                     return
+                if len(done) == HELD_AFTER:
+                    backend.pass_gate(key, self.stopping)
                 if self.stopping.is_set():
                     break
             results[key] = fold(key, requests, done)
@@ -218,10 +227,14 @@ class FakeRun:
 
 @dataclass
 class FakeBackend:
-    """`pace` scales times, `odd` names the way that takes another token, `fail_at` the step that fails,
-    `missing` the ways that this machine cannot run, `impossible` those that this model cannot."""
+    """`pace` scales the times that steps tell, and `in_real_time` they also pass; `hold_in` names the way in
+    which runs wait, HELD_AFTER passes in, for `go` or to be stopped; `odd` the way that takes another token,
+    `fail_at` the step that fails, `missing` the ways that this machine cannot run, `impossible` those that
+    this model cannot."""
 
     pace: float = 1.0
+    in_real_time: bool = False
+    hold_in: str | None = None
     odd: str | None = None
     fail_at: int | None = None
     failure: str = "The device <b>ran</b> out of memory: take fewer prompts."
@@ -230,6 +243,7 @@ class FakeBackend:
     missing: dict[str, str] = field(default_factory=dict)
     impossible: dict[str, str] = field(default_factory=dict)
     device: threading.Lock = field(default_factory=threading.Lock)
+    gate: threading.Condition = field(default_factory=threading.Condition)
     runs: list[FakeRun] = field(default_factory=list)
 
     def submit(self, plan: Plan) -> FakeRun:
@@ -240,6 +254,16 @@ class FakeBackend:
         self.runs.append(run)
         threading.Thread(target=run.work, daemon=True).start()
         return run
+
+    def pass_gate(self, way: str, stopping: threading.Event) -> None:
+        with self.gate:
+            self.gate.wait_for(lambda: self.hold_in != way or stopping.is_set())
+
+    def go(self, until: str | None = None) -> None:
+        """Let the held run go on: to the way `until`, or to its end."""
+        with self.gate:
+            self.hold_in = until
+            self.gate.notify_all()
 
     def preload(self, choice: ModelChoice) -> FakeRun:
         raise NotImplementedError
@@ -267,6 +291,6 @@ if __name__ == "__main__":  # python tests/ui/page_fake.py [PORT]: the page for 
 
     from kshipra.ui.build import build_page, launch_options
 
-    build_page(FakeBackend(), ModelChoice("smollm2-135m-instruct")).launch(
+    build_page(FakeBackend(in_real_time=True), ModelChoice("smollm2-135m-instruct")).launch(
         **launch_options(), server_name="127.0.0.1", server_port=int(sys.argv[1]) if sys.argv[1:] else 7871
     )

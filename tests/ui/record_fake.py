@@ -1,4 +1,4 @@
-"""Documents of made-up runs, for the study's views: the fake's steps, without its waiting."""
+"""Documents of made-up runs, for the study's views, and how a visitor opens one."""
 
 from __future__ import annotations
 
@@ -51,6 +51,19 @@ def record_in(folder: Path, monkeypatch, **documents: dict[str, Any]) -> None:
     for name, content in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     monkeypatch.setattr("kshipra.ui.recorded.FOLDER", folder)
+
+
+def give(page, content: dict | str | bytes, name: str = "run.json") -> None:
+    """Choose a file as a person does."""
+    page.click("#tab-export")
+    text = json.dumps(content) if isinstance(content, dict) else content
+    data = text if isinstance(text, bytes) else text.encode()
+    page.set_input_files(".k-drop input", {"name": name, "mimeType": "", "buffer": data})
+
+
+def give_good(page, content: dict | str, name: str = "run.json") -> None:
+    give(page, content, name)
+    page.wait_for_selector("#tab-race[aria-selected='true']")
 
 
 def every(seconds: float, pads: int = 0) -> Change:

@@ -13,7 +13,7 @@ from typing import Any
 import gradio as gr
 import pytest
 from gradio_client import Client
-from page_fake import CHOICE, FakeBackend
+from page_fake import CHOICE, HELD_AFTER, FakeBackend
 
 from kshipra.ui import words
 from kshipra.ui.endpoint import compare_endpoint
@@ -31,7 +31,7 @@ def answer(backend: FakeBackend, *args, **kwargs) -> dict:
 
 
 def test_it_gives_the_document_that_the_page_exports():
-    found = answer(FakeBackend(pace=0.1), ["One", "Two"], ["kv_cache", "no_cache"], 5)
+    found = answer(FakeBackend(), ["One", "Two"], ["kv_cache", "no_cache"], 5)
     assert found["format"] == "kshipra-run"
     assert [way["key"] for way in found["ways"]] == ["no_cache", "kv_cache"]  # the page's order
     assert [row["new_tokens"] for row in found["ways"][0]["result"]["rows"]] == [5, 5]
@@ -65,7 +65,7 @@ def test_what_it_cannot_use_is_one_sentence(call, sentence):
 
 def test_a_failure_is_its_sentence_and_a_fault_of_ours_is_admitted(monkeypatch, caplog):
     with pytest.raises(gr.Error) as failed:
-        answer(FakeBackend(pace=0.1, fail_at=3), ["One"])
+        answer(FakeBackend(fail_at=3), ["One"])
     assert failed.value.message == FakeBackend.failure
     backend = FakeBackend()
     monkeypatch.setattr(backend, "submit", lambda plan: 1 / 0)
@@ -76,23 +76,24 @@ def test_a_failure_is_its_sentence_and_a_fault_of_ours_is_admitted(monkeypatch, 
 
 
 def test_a_caller_that_goes_away_stops_its_run():
-    backend = FakeBackend(pace=1.0)
+    backend = FakeBackend(hold_in="kv_cache")
 
     async def leave():
         task = asyncio.create_task(compare_endpoint(backend, CHOICE)(["One"], ["kv_cache"], 500))
-        await asyncio.sleep(0.5)
+        while not backend.runs or backend.runs[0].steps < HELD_AFTER:
+            await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     in_a_loop(leave())
     assert backend.runs[0].stops >= 1
-    assert backend.runs[0].over.wait(5)
-    assert backend.runs[0].steps < 50
+    assert backend.runs[0].over.wait(60)
+    assert backend.runs[0].steps == HELD_AFTER
 
 
 @pytest.mark.slow
 def test_gradio_client_sees_this_endpoint_alone_and_uses_it(serve):
-    client = Client(serve(FakeBackend(pace=0.1)), verbose=False)
+    client = Client(serve(FakeBackend()), verbose=False)
     assert list(client.view_api(return_format="dict", print_info=False)["named_endpoints"]) == ["/compare"]
     found = client.predict(["One"], ["kv_cache"], 4, api_name="/compare")
     assert found["ways"][0]["result"]["new_tokens"] == 4
@@ -105,7 +106,7 @@ def test_an_mcp_client_finds_the_tool_and_calls_it(serve):
     from mcp import ClientSession
     from mcp.client.streamable_http import streamablehttp_client
 
-    url = serve(FakeBackend(pace=0.1))
+    url = serve(FakeBackend())
 
     async def call():
         async with (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from page_fake import CHOICE, FakeBackend, make_plan
+from record_fake import give, give_good
 
 from kshipra.ui.fields import ASSETS
 from kshipra.ui.record import Recording, to_json
@@ -25,7 +26,7 @@ def document(**params) -> dict:
     """A whole run's document, made without a browser."""
     plan = make_plan(**params)
     run, recording = FakeBackend(pace=0.001).submit(plan), Recording(plan)
-    run.over.wait(20)
+    run.over.wait(60)
     for message in run.messages(1):
         recording.add(message)
     return json.loads(to_json(recording.document()))
@@ -51,24 +52,13 @@ def changed(whole):
     return change
 
 
-def give(page, content: dict | str | bytes, name: str = "run.json") -> None:
-    """Choose a file as a person does."""
-    page.click("#tab-export")
-    text = json.dumps(content) if isinstance(content, dict) else content
-    data = text if isinstance(text, bytes) else text.encode()
-    page.set_input_files(".k-drop input", {"name": name, "mimeType": "", "buffer": data})
-
-
-def give_good(page, content: dict | str, name: str = "run.json") -> None:
-    give(page, content, name)
-    page.wait_for_selector("#tab-race[aria-selected='true']")
-
-
 def download(page, label: str, tmp_path: Path) -> tuple[str, Path]:
     """Press the button with that (accessible) name; the file's name and where it lies."""
     page.click("#tab-export")
+    page.evaluate("document.querySelector('.k-said').textContent = ''")
     with page.expect_download() as waited:
         page.get_by_role("button", name=label, exact=True).click()
+    page.wait_for_selector(".k-said:not(:empty)")
     target = tmp_path / waited.value.suggested_filename
     waited.value.save_as(target)
     assert page.inner_text(".k-said") == f"Saved as {target.name}."
@@ -92,14 +82,14 @@ def test_the_json_is_the_document_and_opens_again(open_page, tmp_path, monkeypat
     monkeypatch.setattr(
         "kshipra.ui.handlers.to_json", lambda found: records.append(to_json(found)) or records[-1]
     )
-    page = open_page(FakeBackend(pace=0.05))
+    page = open_page()
     page.click("#run")
     page.wait_for_selector(".k-study.k-filled")
     name, path = download(page, "JSON", tmp_path)
     assert re.fullmatch(NAME + r"\.json", name)
     (sent,) = records
     assert json.loads(path.read_bytes()) == json.loads(sent)
-    other = open_page(FakeBackend())
+    other = open_page()
     give_good(other, path.read_text(encoding="utf-8"))
     assert other.evaluate("document.activeElement.id") == "tab-race"
     again = download(other, "JSON", tmp_path)[1]
@@ -134,7 +124,7 @@ def test_the_csv_has_a_line_a_step_and_no_formula(open_page, tmp_path, changed):
 
 @pytest.mark.parametrize("chart", ["Step latency", "Throughput", "Memory"])
 def test_each_chart_is_a_png_and_an_svg_in_light_colours(open_page, tmp_path, changed, chart):
-    page = open_page(FakeBackend(), color_scheme="dark")
+    page = open_page(color_scheme="dark")
     page.wait_for_function("window.Plotly")
     give_good(page, changed("ways", 0, "label", NASTY))
     name, path = download(page, f"{chart} as PNG", tmp_path)

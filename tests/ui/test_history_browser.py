@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from page_fake import FakeBackend
@@ -13,11 +14,25 @@ pytestmark = pytest.mark.slow
 NASTY = "<img src=x onerror=window.pwned=1>"
 
 
+@pytest.fixture(autouse=True)
+def a_minute_a_run(monkeypatch):
+    """Runs of one second are one run: here each says that it was taken a minute after the last."""
+
+    class Minutes:
+        at = datetime(2026, 2, 3, tzinfo=UTC)
+
+        def now(self, zone):
+            self.at += timedelta(minutes=1)
+            return self.at
+
+    monkeypatch.setattr("kshipra.ui.record.datetime", Minutes())
+
+
 def run(page) -> None:
     """Press Run and wait for that run's record: the study then says whose it is."""
     page.evaluate("document.querySelector('.k-study-caption').textContent = ''")
     page.click("#run:enabled")
-    page.wait_for_selector('#status[data-state="done"]', timeout=30_000)
+    page.wait_for_selector('#status[data-state="done"]')
     page.wait_for_function("document.querySelector('.k-study-caption').textContent")
 
 
@@ -66,7 +81,7 @@ def test_a_run_leaves_a_summary_and_a_second_one_is_compared_with_it(open_page):
 
 
 def test_other_tokens_models_settings_and_ways_are_said(open_page):
-    backend = FakeBackend(pace=0.05)
+    backend = FakeBackend()
     page = open_page(backend)
     run(page)
     backend.odd = "kv_cache"
@@ -98,7 +113,7 @@ def test_other_tokens_models_settings_and_ways_are_said(open_page):
 
 
 def test_runs_are_there_after_a_reload_and_are_forgotten_one_by_one_or_all(open_page):
-    page = open_page(FakeBackend(pace=0.05))
+    page = open_page()
     for _ in range(3):
         run(page)
     page.reload()
@@ -125,7 +140,7 @@ def test_runs_are_there_after_a_reload_and_are_forgotten_one_by_one_or_all(open_
 
 
 def test_at_most_twenty_runs_are_kept_the_newest_first(open_page):
-    page = open_page(FakeBackend(pace=0.02))
+    page = open_page()
     run(page)
     (one,) = kept(page)
     many = [{**one, "when": f"2025-01-{day:02}T00:00:00+00:00"} for day in range(1, 26)]
@@ -144,7 +159,7 @@ def test_at_most_twenty_runs_are_kept_the_newest_first(open_page):
     ],
 )  # fmt: skip
 def test_garbage_in_the_store_is_left_out(open_page, garbage):
-    page = open_page(FakeBackend(pace=0.02))
+    page = open_page()
     page.evaluate("(text) => localStorage.setItem('kshipra-runs', text)", garbage)
     run(page)
     page.click("#tab-history")
@@ -161,7 +176,7 @@ def test_garbage_in_the_store_is_left_out(open_page, garbage):
     ],
 )
 def test_a_browser_that_keeps_nothing_says_so_and_still_compares(open_page, store):
-    page = open_page(FakeBackend(pace=0.02))
+    page = open_page()
     page.evaluate(f"void ({store})")
     run(page)
     run(page)
@@ -173,7 +188,7 @@ def test_a_browser_that_keeps_nothing_says_so_and_still_compares(open_page, stor
 
 @pytest.mark.parametrize("width", [1440, 1024, 390])
 def test_nothing_is_wider_than_the_window(open_page, width):
-    page = open_page(FakeBackend(pace=0.02, model_name="m" * 90), viewport={"width": width, "height": 844})
+    page = open_page(FakeBackend(model_name="m" * 90), viewport={"width": width, "height": 844})
     run(page)
     run(page)
     for tab in ("history", "export"):

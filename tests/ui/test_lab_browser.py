@@ -31,7 +31,7 @@ def plant(page, bug: str = "pads-counted") -> None:
 
 
 def test_a_planted_fault_shows_both_columns_and_the_next_run_the_usual_ways(open_page):
-    backend = FakeBackend(pace=0.1)
+    backend = FakeBackend()
     page = open_page(backend)
     assert page.locator(".k-columns .k-column").count() == 3  # the lab's are not in the preview
     plant(page)
@@ -48,6 +48,7 @@ def test_a_planted_fault_shows_both_columns_and_the_next_run_the_usual_ways(open
 
 def test_the_sentence_follows_the_choice_without_the_server(open_page):
     page = open_page()
+    page.wait_for_function("window.Plotly")  # the last file that the page's start asks for
     open_lab(page)
     asked = []
     page.on("request", lambda request: asked.append(request.url))
@@ -60,7 +61,7 @@ def test_the_sentence_follows_the_choice_without_the_server(open_page):
 
 
 def test_run_and_plant_exclude_each_other_and_stop_ends_either(open_page):
-    backend = FakeBackend(pace=0.5)
+    backend = FakeBackend(hold_in="order-two-healthy")
     page = open_page(backend)
     open_lab(page, "order-two")
     page.click("#plant")
@@ -70,6 +71,7 @@ def test_run_and_plant_exclude_each_other_and_stop_ends_either(open_page):
     page.click("#stop:enabled")
     wait_for_state(page, "stopped")
     page.wait_for_selector("#plant:enabled")
+    backend.hold_in = "no_cache"
     page.click("#run:enabled")
     assert page.is_disabled("#plant")
     page.evaluate("document.querySelector('#plant').click()")
@@ -80,17 +82,17 @@ def test_run_and_plant_exclude_each_other_and_stop_ends_either(open_page):
 
 
 def test_a_lab_that_is_opened_while_a_run_is_going_on_cannot_plant(open_page):
-    page = open_page(FakeBackend(pace=0.5))
+    page = open_page(FakeBackend(hold_in="no_cache"))
     page.click("#run")
     wait_for_state(page, "running")
     page.click("#lab > button")
-    page.wait_for_selector("#plant:disabled", timeout=2000)
+    page.wait_for_selector("#plant:disabled")
     page.click("#stop:enabled")
     page.wait_for_selector("#plant:enabled")
 
 
 def test_healthy_and_broken_differ_in_colour_and_in_dash(open_page):
-    page = open_page(FakeBackend(pace=0.1))
+    page = open_page()
     plant(page)
     marks = page.locator("#summary .k-mark")
     assert marks.all_inner_texts() == ["H", "X"]
@@ -103,7 +105,7 @@ def test_healthy_and_broken_differ_in_colour_and_in_dash(open_page):
 
 
 def test_the_panel_says_which_check_catches_it_and_why(open_page):
-    page = open_page(FakeBackend(pace=0.1))
+    page = open_page()
     plant(page)
     assert page.inner_text(".k-lab h3") == "Planted: Positions count pads"
     bug = BUGS[0]
@@ -126,7 +128,7 @@ def test_positions_are_explained_for_families_that_are_known(open_page, monkeypa
     monkeypatch.setattr(
         page_fake, "READY", replace(page_fake.READY, spec=replace(page_fake.SPEC, family=family))
     )
-    page = open_page(FakeBackend(pace=0.05))
+    page = open_page()
     plant(page)
     said = page.locator(".k-lab-positions").all_inner_texts()
     assert len(said) == (1 if named else 0)
@@ -141,7 +143,7 @@ def test_a_fault_that_nothing_catches_and_that_met_no_pad_is_admitted(open_page,
         "review_of",
         lambda results: replace(review(results), checks=dict.fromkeys(results, blind)),
     )
-    page = open_page(FakeBackend(pace=0.05))
+    page = open_page()
     page.select_option("#prompts select", label="One short prompt")
     plant(page)
     assert page.inner_text(".k-lab-outcome") == "No check catches it on this model."
@@ -149,7 +151,7 @@ def test_a_fault_that_nothing_catches_and_that_met_no_pad_is_admitted(open_page,
 
 
 def test_a_stopped_lab_run_says_that_it_has_no_checks(open_page):
-    page = open_page(FakeBackend(pace=0.4))
+    page = open_page(FakeBackend(hold_in="order-one-broken"))
     open_lab(page, "order-one")
     page.click("#plant")
     page.wait_for_selector('#column-order-one-broken[data-state="decoding"]')

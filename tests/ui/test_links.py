@@ -16,6 +16,7 @@ from kshipra.ui.links import MAX_CHARS, form_of
 FIRST = Form(
     ["One"], ["no_cache", "kv_cache"], "smollm2-135m-instruct", "auto", "auto", "raw", 24, 0, 0, 1, 1, ""
 )
+NEXT_FRAMES = "new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(tell)))"
 NASTY = '<img src=x onerror="window.pwned=1">&p=1#?${7*7}\n\t 🙂 "'
 
 
@@ -61,25 +62,33 @@ def test_what_a_form_would_not_take_is_refused(said, named):
         opened(**said)
 
 
+def copied(page, **expected: str) -> dict[str, list[str]]:
+    """Copy the link, again until it says `expected`: what was typed reaches the form a little later."""
+    for _ in range(1000):
+        page.click("#copy-link")
+        said = parse_qs(urlsplit(page.url).query)
+        if all(said.get(name) == [value] for name, value in expected.items()):
+            return said
+        page.wait_for_timeout(50)
+    raise AssertionError(f"The link says {said}.")
+
+
 def prompts_of(page) -> list[str]:
     return [box.input_value() for box in page.locator("#prompts textarea").all()]
 
 
 @pytest.mark.slow
 def test_a_copied_link_opens_as_it_was(open_page, chromium):
-    page = open_page(FakeBackend(pace=0.1))
+    page = open_page()
     page.locator("#prompts textarea").nth(0).fill(NASTY)
     page.locator("#recipes").get_by_label("A No cache").uncheck()
     page.fill("#max-new-tokens input", "6")
     page.click("#sampling button")
     page.wait_for_selector("#repetition-penalty input")
-    page.wait_for_timeout(500)  # Gradio mounts these fields now; a fill in the same frame is set back
+    page.evaluate(NEXT_FRAMES)  # Gradio mounts these fields now; a fill in the same frame is set back
     page.fill("#temperature input", "0.7")
     page.fill("#seed textarea, #seed input", "42")
-    page.wait_for_timeout(300)
-    page.click("#copy-link")
-    page.wait_for_function("location.search.length > 1")
-    said = parse_qs(urlsplit(page.url).query)
+    said = copied(page, seed="42", temperature="0.7", max_new_tokens="6")
     assert said["prompts"][0] == NASTY
     other = open_page(url=page.url)
     other.wait_for_function("document.querySelector('#max-new-tokens input').value === '6'")
@@ -89,7 +98,7 @@ def test_a_copied_link_opens_as_it_was(open_page, chromium):
     assert not other.locator("#recipes").get_by_label("A No cache").is_checked()
     assert other.evaluate("window.pwned") is None
     other.click("#run")
-    other.wait_for_selector("#status[data-state='done']", timeout=30_000)
+    other.wait_for_selector("#status[data-state='done']")
     assert other.inner_text("#column-kv_cache .k-passes dd") == "18"  # three prompts of six tokens
     assert "Seed: 42" in other.inner_text("#summary")
 
@@ -110,7 +119,12 @@ def test_a_bad_link_is_said_and_changes_nothing(open_page, serve):
 def test_what_is_too_long_for_a_link_says_so(open_page):
     page = open_page()
     page.locator("#prompts textarea").nth(0).fill("many words " * 900)
-    page.wait_for_timeout(300)
+    page.evaluate(  # the button says it for a moment only
+        "() => { window.said = []; const link = document.querySelector('#copy-link');"
+        " new MutationObserver(() => said.push(link.textContent))"
+        ".observe(link, { childList: true, subtree: true, characterData: true }); }"
+    )
+    page.evaluate(NEXT_FRAMES)  # what was typed has reached the form
     page.click("#copy-link")
-    page.wait_for_selector("#copy-link:has-text('Too long for a link')")
+    page.wait_for_function("said.some((text) => text.includes('Too long for a link'))")
     assert "?" not in page.url

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 def run_and_open(open_page, **view):
     page = open_page(FakeBackend(pace=0.5), **view)
     page.click("#run")
-    page.wait_for_selector("#status[data-state='done']", timeout=60_000)
+    page.wait_for_selector("#status[data-state='done']")
     page.click("#tab-prediction")
     return page
 
@@ -39,12 +39,12 @@ def test_each_way_has_its_prediction_its_shares_and_what_bounds_it(open_page):
 
 
 def test_a_stopped_run_says_that_it_has_none(open_page):
-    page = open_page(FakeBackend(pace=1.0))
+    page = open_page(FakeBackend(hold_in="no_cache"))
     page.click("#run")
-    page.wait_for_selector("#status[data-state='running']", timeout=30_000)
+    page.wait_for_selector("#status[data-state='running']")
     page.wait_for_selector("#column-no_cache .k-fresh")
     page.click("#stop")
-    page.wait_for_selector("#status[data-state='stopped']", timeout=30_000)
+    page.wait_for_selector("#status[data-state='stopped']")
     page.click("#tab-prediction")
     assert "the run was stopped" in page.inner_text("#study-prediction")
 

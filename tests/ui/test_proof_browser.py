@@ -42,7 +42,7 @@ def box(page) -> str:
 
 
 def test_identical_ways_are_one_line_a_prompt(open_page):
-    page = open_page(FakeBackend(pace=0.1))
+    page = open_page()
     run(page)
     assert picked(page) == ["A No cache", "B KV cache"]
     assert badge(page) == "= identical"
@@ -54,7 +54,7 @@ def test_identical_ways_are_one_line_a_prompt(open_page):
 
 
 def test_the_pair_that_parts_comes_first_with_place_candidates_and_figures(open_page):
-    page = open_page(FakeBackend(pace=0.1, odd="static_batch"))
+    page = open_page(FakeBackend(odd="static_batch"))
     run(page)
     assert picked(page) == ["A No cache", "C Batched"]
     assert badge(page) == "≠ real fault"
@@ -81,7 +81,7 @@ def test_the_pair_that_parts_comes_first_with_place_candidates_and_figures(open_
 
 
 def test_any_pair_can_be_chosen_in_either_order(open_page):
-    page = open_page(FakeBackend(pace=0.1, odd="static_batch"))
+    page = open_page(FakeBackend(odd="static_batch"))
     run(page)
     page.locator(".k-pickers select").nth(1).select_option("kv_cache")
     assert badge(page) == "= identical"
@@ -110,7 +110,7 @@ def test_other_verdicts_have_a_sign_and_words(open_page, monkeypatch, verdict, s
     monkeypatch.setattr(
         page_fake, "review_of", lambda results: replace(review(results), comparisons=(found,))
     )
-    page = open_page(FakeBackend(pace=0.1, odd="kv_cache"))
+    page = open_page(FakeBackend(odd="kv_cache"))
     run(page, ways=(0, 1))
     assert badge(page) == sign
     assert ("had ended" in page.inner_text(".k-parting")) == (verdict == "ended")
@@ -119,7 +119,7 @@ def test_other_verdicts_have_a_sign_and_words(open_page, monkeypatch, verdict, s
 
 
 def test_hovering_a_token_shows_its_probability_and_the_five_best(open_page):
-    page = open_page(FakeBackend(pace=0.1))
+    page = open_page()
     run(page)
     page.hover(".k-proof [data-row='0'] [data-at='0'] .k-tok")
     assert box(page) == (
@@ -136,7 +136,7 @@ def test_hovering_a_token_shows_its_probability_and_the_five_best(open_page):
 
 
 def test_the_keyboard_goes_from_token_to_token_with_one_stop_a_prompt(open_page):
-    page = open_page(FakeBackend(pace=0.1, odd="kv_cache"))
+    page = open_page(FakeBackend(odd="kv_cache"))
     run(page)
     assert page.locator(".k-proof .k-tok[tabindex='0']").count() == 3
     page.locator(".k-pickers select").nth(1).focus()
@@ -174,7 +174,7 @@ def test_a_run_without_probabilities_shows_dashes(open_page, monkeypatch):
             )
 
     monkeypatch.setattr(page_fake, "events", bare)
-    page = open_page(FakeBackend(pace=0.1))
+    page = open_page()
     run(page)
     page.hover(".k-proof [data-row='0'] [data-at='0'] .k-tok")
     assert box(page) == "A ·the id 0 – This run holds no probabilities."
@@ -186,7 +186,7 @@ def test_long_rows_are_drawn_in_chunks_and_the_place_is_still_reached(open_page,
     monkeypatch.setattr(
         page_fake, "review_of", lambda results: replace(review(results), comparisons=tuple(late))
     )
-    page = open_page(FakeBackend(pace=0.0002))
+    page = open_page()
     page.select_option("#prompts select", label="One short prompt")
     run(page, tokens=1300, ways=(0, 1))
     assert len(tokens(page, 0)) == 500
@@ -199,7 +199,7 @@ def test_long_rows_are_drawn_in_chunks_and_the_place_is_still_reached(open_page,
 
 
 def test_one_way_no_tokens_and_a_stopped_way(open_page):
-    backend = FakeBackend(pace=0.1)
+    backend = FakeBackend()
     page = open_page(backend)
     run(page, ways=(1,))
     assert page.locator(".k-pickers select").count() == 1
@@ -210,10 +210,8 @@ def test_one_way_no_tokens_and_a_stopped_way(open_page):
     page.wait_for_function("document.querySelector('.k-proof').textContent.includes('no new tokens')")
     page.check("#recipes input >> nth=2")
     page.fill("#max-new-tokens input", "20")
-    backend.pace = 0.4
+    backend.hold_in = "static_batch"
     page.click("#run:enabled")
-    page.wait_for_selector('#column-kv_cache[data-state="decoding"]')
-    backend.pace = 2  # of the next way
     page.wait_for_selector('#column-static_batch[data-state="decoding"]')
     page.click("#stop")
     wait_for_state(page, "stopped")
@@ -225,7 +223,7 @@ def test_one_way_no_tokens_and_a_stopped_way(open_page):
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1024, "dark"), (390, "light")])
 def test_nothing_is_wider_than_the_window(open_page, width, scheme):
     page = open_page(
-        FakeBackend(pace=0.1, odd="kv_cache"), viewport={"width": width, "height": 844}, color_scheme=scheme
+        FakeBackend(odd="kv_cache"), viewport={"width": width, "height": 844}, color_scheme=scheme
     )
     page.click("#run")
     wait_for_state(page, "done")

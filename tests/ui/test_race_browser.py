@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 from page_fake import FakeBackend, make_plan
-from record_fake import document, every, record_in
+from record_fake import document, every, give_good, record_in
+from test_page_browser import wait_until_idle
 
 pytestmark = pytest.mark.slow
 
@@ -14,13 +16,10 @@ SLIDER = ".k-race-controls input[type=range]"
 NASTY = "<img src=x onerror=window.pwned=1>${7*7}"
 
 
-def watch(page, which: int | None = None) -> None:
-    """Open a recorded run and stop it at once."""
-    if which is not None:
-        page.select_option(".k-recorded select", str(which))
+def watch(page) -> None:
+    """Begin the recorded run."""
     page.click(".k-watch")
     page.wait_for_selector(".k-play:has-text('Pause')")
-    page.click(".k-play")
 
 
 def lane(page, way: str) -> dict[str, str | list[str]]:
@@ -41,16 +40,25 @@ def now(page) -> float:
 
 
 @pytest.fixture
-def even(tmp_path, monkeypatch):
-    """A recorded run in which every pass takes half a second: A and B 24 passes, C 8."""
-    content = document(change=every(0.5))
-    record_in(tmp_path, monkeypatch, even=content)
-    return content
+def even():
+    """A run in which every pass takes half a second: A and B 24 passes, C 8."""
+    return document(change=every(0.5))
 
 
-def test_a_first_visitor_watches_a_recorded_race_and_sees_that_it_was_not_measured_here(open_page, even):
-    backend = FakeBackend(pace=0.05)
-    page = open_page(backend)
+@pytest.fixture
+def endless(tmp_path, monkeypatch):
+    """Make the recorded run one whose last passes take a day: however slow the machine, it plays on."""
+
+    def change(key, steps):
+        *most, last = every(0.5)(key, steps)
+        return [*most, replace(last, at_s=86_400.0)]
+
+    record_in(tmp_path, monkeypatch, endless=document(change=change))
+
+
+def test_a_first_visitor_watches_a_recorded_race_and_sees_that_it_was_not_measured_here(open_page, endless):
+    backend = FakeBackend(hold_in="no_cache")
+    page = open_page(backend, own=True)
     assert page.inner_text(".k-recorded span >> nth=0").startswith(
         "SmolLM2-135M-Instruct, cpu: 3 ways, 3 prompts"
     )
@@ -61,6 +69,7 @@ def test_a_first_visitor_watches_a_recorded_race_and_sees_that_it_was_not_measur
     assert backend.runs == []
     page.click("#run")
     assert page.inner_text(".k-play") == "Play"  # the engine needs the cores
+    backend.go()
     page.wait_for_selector("#status[data-state=done]")
     page.wait_for_selector(".k-race-note", state="hidden")
     assert lane(page, "no_cache")["tokens"] == "0 of 72"
@@ -68,7 +77,7 @@ def test_a_first_visitor_watches_a_recorded_race_and_sees_that_it_was_not_measur
 
 def test_each_way_is_where_its_own_clock_says(open_page, even):
     page = open_page()
-    watch(page)
+    give_good(page, even)
     texts = {way["key"]: [[] for _ in way["result"]["rows"]] for way in even["ways"]}
     for way in even["ways"]:
         for step in way["result"]["steps"]:
@@ -94,7 +103,7 @@ def test_each_way_is_where_its_own_clock_says(open_page, even):
 
 def test_the_finishing_order_is_told_and_a_tie_is_a_tie(open_page, even):
     page = open_page()
-    watch(page)
+    give_good(page, even)
     page.fill(SLIDER, "3.999")
     assert page.inner_text(".k-race-order").endswith("None has finished yet.")
     assert lane(page, "static_batch")["finished"] == "–"
@@ -109,46 +118,50 @@ def test_the_finishing_order_is_told_and_a_tie_is_a_tie(open_page, even):
 
 
 def test_it_plays_at_the_measured_speed_pauses_and_starts_again(open_page, even):
-    page = open_page()
-    watch(page)
+    page = open_page(apart=True)  # a clock is a whole profile's
+    page.evaluate("delete performance.now")  # dom.js wraps it at first, for the browser's own clock alone
+    page.clock.install()
+    give_good(page, even)
+    page.clock.pause_at("2099-01-01")  # from here on, only what the test lets pass passes
     for factor in (1, 4, 0.5):
         page.check(f".k-speeds input[value='{factor}']")
         page.fill(SLIDER, "2")
         page.focus(".k-play")
-        began = page.evaluate("performance.now()")
         page.keyboard.press("Space")
-        page.wait_for_timeout(1000)
+        page.clock.run_for(1000)
         page.keyboard.press("Enter")
-        took = (page.evaluate("performance.now()") - began) / 1000
-        assert now(page) - 2 == pytest.approx(took * factor, abs=0.25 * factor)
+        assert now(page) - 2 == pytest.approx(factor, abs=0.1 * factor)
         assert page.inner_text(".k-play") == "Play"
     stands = now(page)
-    page.wait_for_timeout(300)
+    page.clock.run_for(1000)
     assert now(page) == stands
     page.check(".k-speeds input[value='4']")
     page.fill(SLIDER, "11.5")
     page.click(".k-play")
-    page.wait_for_selector(".k-play:has-text('Play again')")
+    page.clock.run_for(1000)
+    assert page.inner_text(".k-play") == "Play again"
     assert now(page) == 12
     page.click(".k-play")
-    assert now(page) < 2
-    assert lane(page, "no_cache")["tokens"] in ("0 of 24", "1 of 24", "2 of 24", "3 of 24")
+    assert now(page) == 0
+    assert lane(page, "no_cache")["tokens"] == "0 of 24"
+    page.clock.run_for(500)
+    assert lane(page, "no_cache")["tokens"] == "3 of 24"
 
 
-def test_it_draws_little_and_only_while_it_plays(open_page, even):
-    page = open_page()
-    watch(page)
-    page.wait_for_timeout(5000)  # Gradio's own loop ends
-    asked = (
-        "new Promise((tell) => { const first = requestAnimationFrame(() => {});"
-        " setTimeout(() => tell(requestAnimationFrame(() => {}) - first - 1), 1000); })"
+def test_it_draws_little_and_only_while_it_plays(open_page, endless):
+    page = open_page(own=True)
+    wait_until_idle(page)
+    frames_per_s = (
+        "new Promise((tell) => { const [began, first] = [performance.now(), requestAnimationFrame(() => {})];"
+        " setTimeout(() => tell(1000 * (requestAnimationFrame(() => {}) - first - 1)"
+        " / (performance.now() - began)), 1000); })"
     )
-    assert page.evaluate(asked) == 0
-    page.click(".k-play")
-    assert 3 <= page.evaluate(asked) <= 16
+    watch(page)
+    assert page.evaluate(frames_per_s) <= 16
+    stands = now(page)
+    page.wait_for_function(f"document.querySelector('{SLIDER}').valueAsNumber > {stands}")
     page.click("#tab-timeline")  # out of sight
-    page.wait_for_timeout(200)
-    assert page.evaluate(asked) == 0
+    wait_until_idle(page)
     page.click("#tab-race")
     assert page.inner_text(".k-play") == "Play"
     page.click(".k-play")
@@ -157,23 +170,22 @@ def test_it_draws_little_and_only_while_it_plays(open_page, even):
         " document.dispatchEvent(new Event('visibilitychange'))"
     )
     assert page.inner_text(".k-play") == "Play"
-    assert page.evaluate(asked) == 0
+    assert page.evaluate(frames_per_s) == 0
 
 
-@pytest.mark.parametrize("button", ["#run", "#plant"])
-def test_it_stops_when_the_engine_needs_the_cores(open_page, even, button):
-    page = open_page(FakeBackend(pace=1.0))
+@pytest.mark.parametrize(("button", "way"), [("#run", "no_cache"), ("#plant", "pads-counted-healthy")])
+def test_it_stops_when_the_engine_needs_the_cores(open_page, endless, button, way):
+    page = open_page(FakeBackend(hold_in=way), own=True)
     if button == "#plant":
         page.click("#lab button >> nth=0")  # the accordion
-    page.click(".k-watch")
-    page.wait_for_selector(".k-play:has-text('Pause')")
+    watch(page)
     page.click(button)
     assert page.inner_text(".k-play") == "Play"
 
 
 def test_the_keyboard_scrubs_and_chooses_the_speed(open_page, even):
     page = open_page()
-    watch(page)
+    give_good(page, even)
     page.fill(SLIDER, "6")
     page.focus(SLIDER)
     page.keyboard.press("ArrowRight")
@@ -186,10 +198,9 @@ def test_the_keyboard_scrubs_and_chooses_the_speed(open_page, even):
     assert page.is_checked(".k-speeds input[value='2']")
 
 
-def test_the_text_that_grows_stays_in_sight_unless_someone_reads_elsewhere(open_page, tmp_path, monkeypatch):
-    record_in(tmp_path, monkeypatch, long=document(make_plan(max_new_tokens=200), change=every(0.1)))
+def test_the_text_that_grows_stays_in_sight_unless_someone_reads_elsewhere(open_page):
     page = open_page()
-    watch(page)
+    give_good(page, document(make_plan(max_new_tokens=200), change=every(0.1)))
     texts = page.locator(".k-lane[data-way=no_cache] .k-texts")
     page.fill(SLIDER, "18")
     assert texts.evaluate("node => node.scrollTop") > 100
@@ -223,8 +234,10 @@ def five_ways() -> dict:
 def test_ways_that_ended_early_and_markup_are_shown_as_what_they_are(open_page, tmp_path, monkeypatch, width):
     one = document(make_plan(("Hi",), ("kv_cache",), max_new_tokens=1))
     record_in(tmp_path, monkeypatch, five=five_ways(), one=one)
-    page = open_page(viewport={"width": width, "height": 900})
-    watch(page, 0)
+    page = open_page(own=True, viewport={"width": width, "height": 900})
+    page.select_option(".k-recorded select", "0")
+    page.click(".k-watch")
+    page.wait_for_selector(".k-lane[data-way=E]")
     page.focus(SLIDER)
     page.keyboard.press("End")
     assert lane(page, "kv_cache")["badge"] == "stopped"
@@ -250,8 +263,8 @@ def test_ways_that_ended_early_and_markup_are_shown_as_what_they_are(open_page, 
     assert page.locator(".k-lane").count() == 1
 
 
-def test_a_recorded_run_that_is_gone_is_said_so(open_page, even, tmp_path):
-    page = open_page()
-    page.route("**/even.json", lambda route: route.fulfill(status=200, body="not a document"))
+def test_a_recorded_run_that_is_gone_is_said_so(open_page, endless):
+    page = open_page(own=True)
+    page.route("**/endless.json", lambda route: route.fulfill(status=200, body="not a document"))
     page.click(".k-watch")
     page.wait_for_selector(".k-problem:has-text('could not be loaded')")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from page_fake import make_plan
-from record_fake import document, every, record_in
+from record_fake import document, every, give_good
 
 pytestmark = pytest.mark.slow
 
@@ -26,14 +26,12 @@ def boxes(page, way: str, kind: str) -> list[list[float]]:
 
 
 @pytest.fixture
-def timeline(open_page, tmp_path, monkeypatch):
+def timeline(open_page):
     """Open a page on the timeline of a document."""
 
     def start(content, **view):
-        record_in(tmp_path, monkeypatch, run=content)
         page = open_page(**view)
-        page.click(".k-watch")
-        page.wait_for_selector(".k-lane")
+        give_good(page, content)
         page.click("#tab-timeline")
         page.wait_for_selector(".k-timebar")
         return page

@@ -24,7 +24,7 @@ NO_COMPILER = "this machine has no C++ compiler"
 
 
 def test_the_endpoint_takes_other_engines_and_predicts_from_what_each_stores():
-    found = answer(FakeBackend(pace=0.1), ["One"], ["kv_cache", "compiled_int8"], 5)
+    found = answer(FakeBackend(), ["One"], ["kv_cache", "compiled_int8"], 5)
     plain, int8 = found["ways"]
     assert [way["spec"]["weights"] for way in (plain, int8)] == ["native", "int8"]
     assert (int8["execution"], plain["execution"]) == ("compiled", "eager")
@@ -35,7 +35,7 @@ def test_the_endpoint_takes_other_engines_and_predicts_from_what_each_stores():
 
 
 def test_an_unavailable_way_is_named_and_the_others_are_answered():
-    backend = FakeBackend(pace=0.1, impossible={"compiled": WHY})
+    backend = FakeBackend(impossible={"compiled": WHY})
     found = answer(backend, ["One"], ["kv_cache", "compiled", "int8"], 4)
     assert [way["key"] for way in found["ways"]] == ["kv_cache", "int8"]
     assert f"D Compiled did not run. {WHY}" in found["summary"]["verdict"]
@@ -48,7 +48,7 @@ def test_what_this_machine_cannot_do_is_said_and_refused_before_a_run():
     missing = dict.fromkeys(("compiled", "compiled_int8"), NO_COMPILER)
     assert _ways_info(missing) == f"Not on this machine: D and F, because {NO_COMPILER}."
     assert _ways_info({}) is None
-    backend = FakeBackend(pace=0.1, missing=missing)
+    backend = FakeBackend(missing=missing)
     with pytest.raises(gr.Error, match="leave out compiled, because this machine"):
         answer(backend, ["One"], ["compiled"], 4)
     assert not backend.runs
@@ -117,7 +117,7 @@ def test_a_run_of_nothing_but_unavailable_ways_failed():
 @pytest.mark.slow
 def test_five_ways_in_a_browser(open_page):
     """Columns in even rows, the one that cannot run says why, and the proof does not speak of rounding."""
-    backend = FakeBackend(pace=0.1, odd="int8", impossible={"compiled_bf16": WHY})
+    backend = FakeBackend(odd="int8", impossible={"compiled_bf16": WHY})
     page = open_page(backend)
     for label in ("A No cache", "C Batched"):
         page.locator("#recipes").get_by_label(label).uncheck()
@@ -129,7 +129,7 @@ def test_five_ways_in_a_browser(open_page):
     assert [box["x"] for box in boxes[3:]] == [box["x"] for box in boxes[:2]]
     page.fill("#max-new-tokens input", "8")
     page.click("#run")
-    page.wait_for_selector("#status[data-state='done']", timeout=30_000)
+    page.wait_for_selector("#status[data-state='done']")
     assert backend.runs[0].plan.recipes == ("kv_cache", "compiled", "int8", "compiled_int8", "compiled_bf16")
     assert page.get_attribute("#column-compiled_bf16", "data-state") == "unavailable"
     assert page.inner_text("#column-compiled_bf16 .k-sentence") == WHY
