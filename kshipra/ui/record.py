@@ -1,7 +1,8 @@
 """A whole run as one JSON document: what is exported, opened again, replayed, and returned by the endpoint
 `compare`. Knows nothing of gradio or torch.
 
-    format, version, kshipra, taken_at, machine, versions
+    format, version, kshipra, taken_at, versions
+    machine      processor, system, memory_bytes; threads, quota_cores and caches are not in older documents
     model        the Ready of the run: spec, device, threads, weight_bytes, kv_bytes_per_token
     settings     the Plan: choice, prompts, recipes, params, chat
     ways         a list: key, letter, label, sentence, ended ("done", "stopped", "failed"), result (RunResult

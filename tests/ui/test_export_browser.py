@@ -381,6 +381,7 @@ def test_every_part_is_needed(open_page, whole):
 
     free = {("versions",), ("texts",), ("checks",)}  # tables: any name may be there or not
     later = [("ways", 0, "spec"), ("ways", 0, "execution"), ("comparisons", 0, "other_weights")]
+    later += [("machine", name) for name in ("threads", "quota_cores", "caches")]
     later += [("model", "spec", name) for name in ("weights", "stored_bytes", "pass_weight_bytes")]
     for path in parts(whole):
         if path[:-1] in free or any(path[: len(one)] == one for one in later):  # older documents lack those

@@ -14,7 +14,7 @@ from kshipra.recipes import BUGS
 
 @pytest.fixture
 def lab() -> Iterator[Bench]:
-    backend = FakeBackend(pace=0.1)
+    backend = FakeBackend(pace=0.1, in_real_time=True)
     yield Bench(backend)
     backend.close()
 

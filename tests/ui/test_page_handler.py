@@ -20,7 +20,7 @@ from kshipra.ui.form import Form, plan_of
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    backend = FakeBackend(pace=0.2)
+    backend = FakeBackend(pace=0.2, in_real_time=True)
     yield Bench(backend)
     backend.close()
 
