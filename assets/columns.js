@@ -81,6 +81,7 @@ const makeColumn = (page, recipe, prompts) => {
       node.dataset.state = word;
       setText(badge, text);
     },
+    note: (text) => setText(sentence, `${recipe.sentence} ${text}`),
     why(text) {
       setText(sentence, text);
       sentence.classList.add("k-why");

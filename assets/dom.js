@@ -46,9 +46,8 @@ const explainOnHover = (root) => {
   root.addEventListener("keydown", (event) => event.key === "Escape" && hide());
 };
 
-// A letter's place in the palette: A is 0. The bug lab's two, which run without the others, would share one.
-const LAB_HUES = { H: 1, X: 0 };
-const hue = (recipe) => LAB_HUES[recipe.letter] ?? (recipe.letter.charCodeAt(0) - 65) % 8;
+// A letter's place in the palette: A is 0. The bug lab's two, which run without the others, take the first.
+const hue = ({ key, letter }) => key.endsWith("-broken") ? 0 : key.endsWith("-healthy") ? 1 : (letter.charCodeAt(0) - 65) % 8;
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px,1px,2px", "1px,3px"];
 const STROKES = ["", "6 4", "2 3", "6 3 2 3", "10 4", "10 3 2 3", "5 2 1 2", "1 3"];
 

@@ -96,6 +96,7 @@ const handlers = {
     columns[way].state(word, text);
     if (word === "prefill" || word === "decoding") active = way;
   },
+  note: (way, sentence) => columns[way].note(sentence),
   why: (way, sentence) => columns[way].why(sentence),
   t: (way, row, text) => columns[way].append(row, text),
   end: (way, row, reason) => columns[way].end(row, reason),

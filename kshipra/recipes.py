@@ -1,17 +1,22 @@
 """What a person picks from: each recipe is a mode on an engine, with a letter that stands for it everywhere.
 
-An engine's "native" weights and "eager" execution are whatever the plan's own choice says.
+An engine's "native" weights, "eager" execution and "auto" implementation are whatever the plan's own choice
+says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kshipra.modes import MODES, kv_cache, static_batch, two_at_a_time
+from kshipra.modes import MODES, kv_cache, static_batch, transformers_generate, two_at_a_time
 from kshipra.modes.base import Mode
 from kshipra.types import Recipe
 
-_MODES = (Recipe(mode.name, "", mode.label, mode.sentence, mode.name) for mode in MODES)
+
+def _of(mode: Mode) -> Recipe:
+    return Recipe(mode.name, "", mode.label, mode.sentence, mode.name, implementation=mode.implementation)
+
+
 _ENGINES = (  # the cached mode again, on engines that keep their weights or start their work in another way
     Recipe(
         "compiled",
@@ -52,9 +57,10 @@ _ENGINES = (  # the cached mode again, on engines that keep their weights or sta
     ),
 )
 
+_ALL_WAYS = (*map(_of, MODES), *_ENGINES, _of(transformers_generate.MODE))
 RECIPES: tuple[Recipe, ...] = tuple(
     replace(recipe, letter=letter)
-    for letter, recipe in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", (*_MODES, *_ENGINES), strict=False)
+    for letter, recipe in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", _ALL_WAYS, strict=False)
 )
 
 RECIPE_KEYS: tuple[str, ...] = tuple(recipe.key for recipe in RECIPES)

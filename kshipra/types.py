@@ -227,6 +227,7 @@ class Recipe:
     mode: str
     weights: str = "native"
     execution: str = "eager"
+    implementation: str = "auto"
     fault: str | None = None  # what the bug lab plants
 
 
@@ -292,6 +293,7 @@ class Started:
     recipe: str
     requests: tuple[Request, ...]
     spec: ModelSpec | None = None  # of the engine that runs it; None: as in Ready
+    compile_s: float | None = None  # what compiling that engine took, 0.0 from disk; None: it is not compiled
 
 
 @dataclass(frozen=True)

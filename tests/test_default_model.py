@@ -70,6 +70,23 @@ def test_every_mode_gives_the_ids_of_each_prompt_alone(engine, ids):
     all_modes_agree(engine, ids)
 
 
+def test_transformers_generate_ends_rows_as_the_other_modes_do(engine, reference):
+    """By length, by a stop text, and, in a chat, by the end token."""
+    peer = Engine(reference, engine.tokenizer, implementation="transformers")
+    length = SamplingParams(24, ignore_eos=True)
+    stop = SamplingParams(24, stop=(engine.generate(PROMPTS[:1], params=length).rows[0].text[20:26],))
+    for prompts, params, chat, reasons in (
+        ([PROMPTS[0], PROMPTS[1]], [stop, length], False, ["stop", "length"]),
+        (["What is the capital of France?"], SamplingParams(24), True, ["stop"]),
+    ):
+        ours = engine.generate(prompts, params=params, chat=chat)
+        theirs = peer.generate(prompts, mode="transformers_generate", params=params, chat=chat)
+        assert [row.finish_reason for row in theirs.rows] == reasons
+        assert [row.token_ids for row in theirs.rows] == [row.token_ids for row in ours.rows]
+        assert [row.text for row in theirs.rows] == [row.text for row in ours.rows]
+        assert theirs.kv_bytes == ours.kv_bytes
+
+
 @pytest.mark.parametrize("pads", range(9))
 def test_every_pad_count(engine, ids, pads):
     short = ids[0]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kshipra import limits, metrics
 from kshipra.errors import KshipraError
+from kshipra.modes import mode_named
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, RECIPES, recipe_named
 from kshipra.types import (
     DeviceChoice,
@@ -81,7 +82,7 @@ class LocalBackend:
         self._current: LocalRun | None = None
         self._closed = False
         self._loaded: tuple[ModelChoice, Engine] | None = None
-        self._variants: dict[tuple[str, str], Engine] = {}  # of what is loaded, by weights and execution
+        self._variants: dict[tuple[str, str, str], Engine] = {}  # of what is loaded, as a recipe asks for it
         self._model: Ready | Loading | Failed | None = None
         self._thread = threading.Thread(target=self._work, name="kshipra-engine", daemon=True)
         self._thread.start()
@@ -177,7 +178,9 @@ class LocalBackend:
             if run.stopped():
                 return
             try:
-                own = self._variant(run, recipe_named(key), engine)
+                recipe = recipe_named(key)
+                mode_named(recipe.mode).check(requests)  # before an engine is made for nothing
+                own = self._variant(run, recipe, engine)
             except Stopped:
                 raise
             except KshipraError as error:  # it cannot be had here, which costs the other recipes nothing
@@ -191,20 +194,20 @@ class LocalBackend:
             self._review(run, requests, results, engines)
 
     def _variant(self, run: LocalRun, recipe: Recipe, engine: Engine) -> Engine:
-        """`engine` with the weights and the execution of `recipe`, made once and kept as long as it."""
-        from kshipra.engine.runner import variant
+        """`engine` as `recipe` asks for it, made once and kept as long as it."""
+        from kshipra.engine.variants import variant
 
         def progress(what: str, done: int | None, total: int | None) -> None:
             if run.stopped():
                 raise Stopped("The making of an engine was stopped.")
             run.tell(Loading(what, done, total))
 
-        weights, execution = recipe.weights, recipe.execution
-        if (weights, execution) not in self._variants:
-            stored_alike = self._variants.get((weights, "eager"), engine)  # shares what was converted for it
-            made = variant(stored_alike, run.choice, weights, execution, progress=progress)
-            self._variants[weights, execution] = made
-        return self._variants[weights, execution]
+        asked = recipe.weights, recipe.execution, recipe.implementation
+        if asked not in self._variants:
+            alike = recipe.weights, "eager", recipe.implementation  # shares what was converted for it
+            made = variant(self._variants.get(alike, engine), run.choice, *asked, progress=progress)
+            self._variants[asked] = made
+        return self._variants[asked]
 
     def _review(
         self,
@@ -231,7 +234,7 @@ class LocalBackend:
         recipe = recipe_named(key)
         mode, layout = recipe.mode, layout_named(recipe.fault)
         events: list[StepEvent] = []
-        run.tell(Started(key, requests, engine.model.spec))
+        run.tell(Started(key, requests, engine.model.spec, engine.compile_s))
         try:
             for event in engine.run(requests, mode=mode, stopped=run.stopped, layout=layout):
                 events.append(event)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +19,9 @@ from kshipra.engine.sampling import Candidates, candidates, next_ids
 from kshipra.models.base import CausalLM
 from kshipra.text import Detokenizer, StopFilter, Tokenizer
 from kshipra.types import FinishReason, NewToken, Request, StepEvent
+
+if TYPE_CHECKING:
+    from kshipra.models.hf import GenerateCache
 
 Observer = Callable[[int, int, torch.Tensor], None]  # row, how many tokens it has, its logits (V)
 Chooser = Callable[..., torch.Tensor]  # logits (B, V) and rows to the next ids (B), as `next_ids` does
@@ -71,7 +75,7 @@ class Batch:
         self, rows: Sequence[Row], *, cache: KVCache | None, pad_id: int, device: torch.device
     ) -> None:
         self.rows = list(rows)
-        self.cache = cache
+        self.cache: KVCache | GenerateCache | None = cache
         self.ids, self.valid = geometry.left_pad([row.ids for row in rows], pad_id, device)  # 2 x (B, S)
         self.pads = [self.ids.shape[1] - len(row.ids) for row in rows]  # in front, as long as the row runs
         self.dense = not any(self.pads)  # no pads: plain causal order needs no mask
@@ -81,6 +85,11 @@ class Batch:
     def stored(self) -> int:
         """Columns that the next pass need not compute again."""
         return self.cache.columns if self.cache is not None else 0
+
+    @property
+    def unread(self) -> int:
+        """Columns that the next pass has to compute."""
+        return self.ids.shape[1] - self.stored
 
     @property
     def running(self) -> list[Row]:
@@ -131,13 +140,17 @@ class Job:
     def step(self, batch: Batch) -> StepEvent:
         """One pass over the columns that the cache does not have, and one new token for every running row."""
         started_s = time.perf_counter()
-        columns = batch.ids.shape[1] - batch.stored
-        logits = self._forward(batch, columns)[:, -1]  # (B, V)
+        logits = self._forward(batch, batch.unread)[:, -1]  # (B, V)
         ids = self.choose(logits, [(row.params, row.ids, row.generator) for row in batch.rows])  # (B)
-        chosen = ids.tolist()  # waits for the device
-        elapsed_s = time.perf_counter() - started_s
+        ids.tolist()  # waits for the device
+        return self.took(batch, logits, ids, time.perf_counter() - started_s)
+
+    @torch.inference_mode()
+    def took(self, batch: Batch, logits: torch.Tensor, ids: torch.Tensor, elapsed_s: float) -> StepEvent:
+        """The event of a pass that is over, whoever ran it: it took the next ids (B) from its last logits
+        (B, V), and `elapsed_s` until they were on the host."""
         self.pause()  # looking at a pass is not part of it
-        among = candidates(logits, ids)
+        chosen, among = ids.tolist(), candidates(logits, ids)
         for row, own in zip(batch.rows, logits, strict=True):
             if row.finish_reason is None:
                 self.observe(row.request.row, len(row.ids) - len(row.request.prompt_ids), own)
@@ -148,7 +161,7 @@ class Job:
             for row, id, best in zip(batch.rows, chosen, among, strict=True)
             if row.finish_reason is None
         ]
-        event = self._event(batch, running, columns, tuple(tokens), elapsed_s)
+        event = self._event(batch, running, batch.unread, tuple(tokens), elapsed_s)
         batch.append(ids)
         return event
 

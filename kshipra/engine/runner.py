@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.check import check_adapter
-from kshipra.engine.compiled import CompiledModel, require_compiled
+from kshipra.engine.compiled import CompiledModel
 from kshipra.engine.devices import pick_device, pick_dtype
 from kshipra.engine.job import Chooser, Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
@@ -24,8 +25,9 @@ from kshipra.engine.sampling import next_ids
 from kshipra.errors import InputError
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
-from kshipra.models.weights import check_weights, is_stored, shell
-from kshipra.modes import mode_named
+from kshipra.models.weights import check_weights
+from kshipra.modes import kv_cache, mode_named
+from kshipra.modes.base import Mode
 from kshipra.text import Tokenizer
 from kshipra.types import (
     EXECUTIONS,
@@ -62,7 +64,7 @@ class Engine:
             check_adapter(self.model)
         self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
         self.dtype: torch.dtype = getattr(torch, self.model.spec.dtype)
-        self._warm = False
+        self._warm: set[str] = set()  # modes
 
     def stream(
         self,
@@ -129,9 +131,14 @@ class Engine:
         takes the next ids instead of the sampler, as when a text is read that is already written.
         """
         chosen = mode_named(mode)
+        chosen.check(requests)
+        if chosen.implementation != "auto" and not isinstance(self.model, TransformersModel):
+            raise InputError(
+                f"{chosen.label} drives a model of that library: load it with --implementation transformers."
+            )
 
         def events() -> Iterator[StepEvent]:
-            self._warm_up()
+            self._warm_up(chosen)
             job = Job(
                 self.model,
                 self.tokenizer,
@@ -141,13 +148,20 @@ class Engine:
                 observe=observe,
                 choose=choose,
             )
-            steps = chosen.run(job) if job.requests else iter(())
-            while not stopped() and (event := next(steps, None)) is not None:
-                job.pause()
-                yield event
-                job.resume()
+            if not job.requests:
+                return
+            with closing(chosen.run(job)) as steps:  # however it ends, nothing goes on behind it
+                while not stopped() and (event := next(steps, None)) is not None:
+                    job.pause()
+                    yield event
+                    job.resume()
 
         return events()
+
+    @property
+    def compile_s(self) -> float | None:
+        """What compiling its decode step took, 0.0 where that was on disk; None where it is not compiled."""
+        return self.model.compile_s if isinstance(self.model, CompiledModel) else None
 
     def describe(self) -> Ready:
         """What is loaded, for people: shape, device, threads, and what weights and cache take."""
@@ -176,16 +190,18 @@ class Engine:
             params = dataclasses.replace(params, seed=secrets.randbits(32))
         return Request(row, text, tuple(ids), params)
 
-    def _warm_up(self) -> None:
-        """One prefill and one decode pass a model, so that no run pays for libraries that start up."""
-        if self._warm:
+    def _warm_up(self, mode: Mode) -> None:
+        """One prefill and one decode pass, so that no run pays for libraries that start up; once for all
+        modes that share the engine's step."""
+        own = kv_cache.MODE if mode.implementation == "auto" else mode
+        if own.name in self._warm:
             return
         limit = min(WARM_UP_TOKENS, self.model.spec.context or WARM_UP_TOKENS)
         ids = [id % self.model.spec.vocabulary for id in range(limit)]
         request = Request(0, "", tuple(ids), SamplingParams(2, ignore_eos=True))
-        for _ in mode_named("kv_cache").run(Job(self.model, self.tokenizer, [request], self.device)):
+        for _ in own.run(Job(self.model, self.tokenizer, [request], self.device)):
             pass
-        self._warm = True
+        self._warm.add(own.name)
 
 
 def load(
@@ -226,35 +242,3 @@ def load_choice(choice: ModelChoice, *, progress: Progress = silent) -> Engine:
     """The engine of a ModelChoice, as `load` makes it."""
     options = dataclasses.asdict(choice)
     return load(options.pop("model"), **options, progress=progress)
-
-
-def variant(
-    engine: Engine, choice: ModelChoice, weights: str, execution: str, *, progress: Progress = silent
-) -> Engine:
-    """`engine`, which is of `choice`, with its weights stored and its work started in another way; "native"
-    and "eager" mean as it is.
-
-    Shares every tensor that both have, and leaves `engine` as it is to the last bit. Only weights that are
-    stored smaller already are read from disk again. Raises KshipraError with the reason where there can be
-    none.
-    """
-    is_compiled = isinstance(engine.model, CompiledModel)
-    plain = engine.model.model if isinstance(engine.model, CompiledModel) else engine.model
-    compiles = is_compiled or execution == "compiled"
-    stores = weights not in ("native", plain.spec.weights)
-    if compiles == is_compiled and not stores:
-        return engine
-    if compiles:
-        require_compiled(plain)  # before anything is converted for nothing
-    if stores:
-        progress(f"Storing weights in {weights}", None, None)
-        if is_stored(plain):
-            chosen = dataclasses.replace(
-                choice, weights=weights, execution="compiled" if compiles else "eager"
-            )
-            return load_choice(chosen, progress=progress)
-    model = wrap_model(plain, weights=weights)
-    if compiles:
-        progress("Preparing the compiled step", None, None)
-        model = CompiledModel(shell(model) if model is plain else model, progress=progress)
-    return Engine(model, engine.tokenizer)

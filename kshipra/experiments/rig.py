@@ -12,7 +12,8 @@ import torch
 
 from kshipra import machine
 from kshipra.engine.devices import pick_device
-from kshipra.engine.runner import Engine, variant
+from kshipra.engine.runner import Engine
+from kshipra.engine.variants import variant
 from kshipra.experiments.shapes import load_or_random
 from kshipra.types import ModelChoice, ModelSpec, Progress, silent
 

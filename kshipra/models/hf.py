@@ -8,11 +8,13 @@ The only file that knows transformers' cache classes. What it cannot drive it re
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 from kshipra.errors import ModelError
 from kshipra.models.base import KeyValues
@@ -108,3 +110,49 @@ class TransformersModel:
     def plain_logits(self, ids: Tensor) -> Tensor:
         """ids (B, T) to logits (B, T, V) by transformers alone, without our cache, mask and positions."""
         return self.model(input_ids=ids, use_cache=False).logits
+
+    def generate(
+        self,
+        ids: Tensor,
+        *,
+        cache: GenerateCache,
+        max_new_tokens: int,
+        processors: Sequence[LogitsProcessor],
+        stop: StoppingCriteria,
+    ) -> None:
+        """Greedy text after ids (1, T) by transformers' own loop, until `stop` says so.
+
+        Without the defaults that the model brings: they name end ids, and may ask for what nobody did.
+        """
+        own, self.model.generation_config = self.model.generation_config, GenerationConfig()
+        try:
+            self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=max_new_tokens,
+                logits_processor=list(processors),
+                stopping_criteria=[stop],
+                **{self.cache_argument: cache.inner},
+            )
+        finally:
+            self.model.generation_config = own
+
+
+class GenerateCache:
+    """The cache that transformers' generate would make for `model`, made here to see its bytes."""
+
+    def __init__(self, model: TransformersModel) -> None:
+        self.inner = DynamicCache(config=model.model.config)
+        self.columns = 0
+
+    def advance(self, columns: int) -> None:
+        self.columns += columns
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the real tensors, which a sliding window cuts."""
+        layers = [layer for layer in self.inner.layers if layer.is_initialized]
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+
+    used_bytes = held_bytes  # every step makes new tensors that fit

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kshipra.types import StepEvent
+from kshipra.types import Request, StepEvent
 
 if TYPE_CHECKING:
     from kshipra.engine.job import Job
 
 
+def anything(requests: Sequence[Request]) -> None:
+    """The check of a mode that can serve all requests."""
+
+
 @dataclass(frozen=True)
 class Mode:
-    """`run(job)` yields one StepEvent a forward pass until every row has ended."""
+    """`run(job)` yields one StepEvent a forward pass until every row has ended; closing it ends the run.
+
+    `check` raises InputError, with what to do, for requests that the mode cannot serve. A mode that has an
+    `implementation` of its own drives that kind of model past `job.step`.
+    """
 
     name: str
     label: str
     sentence: str  # what a student understands, shown under the label
-    run: Callable[[Job], Iterator[StepEvent]]
+    run: Callable[[Job], Generator[StepEvent, None, None]]
+    check: Callable[[Sequence[Request]], None] = anything
+    implementation: str = "auto"

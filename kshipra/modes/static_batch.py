@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from kshipra.modes.base import Mode
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kshipra.engine.job import Job
 
 
-def static_batch(job: Job) -> Iterator[StepEvent]:
+def static_batch(job: Job) -> Generator[StepEvent, None, None]:
     batch = job.batch(job.requests, cached=True)
     while batch.running:
         yield job.step(batch)

@@ -4,7 +4,7 @@ more than one token onto a cache: there, and only there, the order of keys matte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from kshipra.modes.base import Mode
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PIECE = 2
 
 
-def two_at_a_time(job: Job) -> Iterator[StepEvent]:
+def two_at_a_time(job: Job) -> Generator[StepEvent, None, None]:
     for request in job.requests:
         batch = job.batch([request], cached=True)
         while batch.stored + PIECE < batch.ids.shape[1]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kshipra.metrics import first_difference, speed_up
+from kshipra.modes import kv_cache
 from kshipra.recipes import recipe_named
 from kshipra.types import Failed, Recipe, RunResult
 from kshipra.ui import show, words
@@ -51,8 +52,9 @@ def _cells(result: RunResult, gain: str) -> list[str]:
 
 def _second_reference(whole: list[Outcome], place: int) -> Outcome:
     """What a way is told against beside the first: the first of its own mode, which it is another engine of,
-    else the one before it."""
-    mode = whole[place].recipe.mode
+    or of the cached mode, which a peer does its own way; else the one before it."""
+    recipe = whole[place].recipe
+    mode = recipe.mode if recipe.implementation == "auto" else kv_cache.MODE.name
     return next((other for other in whole[:place] if other.recipe.mode == mode), whole[place - 1])
 
 

@@ -62,6 +62,11 @@ def model_text(message: Ready | Loading | Failed | None) -> str:
     )
 
 
+def compiled_text(compile_s: float) -> str:
+    """What compiling a way's engine took; 0.0 where its code was on disk."""
+    return words.COMPILED.format(time=show.seconds(compile_s)) if compile_s else words.COMPILED_BEFORE
+
+
 def shown_prompt(prompt: str) -> str:
     """`prompt` as the columns repeat it: the middle of a very long one is left out, and that is said."""
     left_out = len(prompt) - SHOWN_PROMPT_CHARS
@@ -78,7 +83,8 @@ def refusal(run_id: str, sentence: str) -> str:
 
 class RunView:
     """Lines, one kind each: run (id, facts), status (state, text), model (text), state (way, word, text),
-    why (way, sentence: it cannot run here), t (way, row, text), end (way, row, reason), f (way, figures),
+    note (way, sentence: what else is known of it), why (way, sentence: it cannot run here),
+    t (way, row, text), end (way, row, reason), f (way, figures),
     p (way, points), summary (dict), over ().
     A way is its place among the run's recipes.
     """
@@ -169,6 +175,8 @@ class RunView:
     def _on_started(self, message: Started) -> None:
         self._active = place = self._places[message.recipe]
         self._columns[place].requests = message.requests
+        if message.compile_s is not None:
+            self._tell("note", place, compiled_text(message.compile_s))
         self._phase(place, "prefill")
         for later in range(place + 1, len(self._columns)):
             before = self._columns[later - 1].recipe.letter

@@ -79,6 +79,8 @@ FINISH = {
 }
 
 NOT_HERE = "Not on this machine: {ways}, because {why}."  # ways that can be picked all the same
+COMPILED = "Compiled in {time}, which is in no figure here."
+COMPILED_BEFORE = "It had been compiled before."
 DID_NOT_RUN = "{letter} {label} did not run. {sentence}"
 
 PAGE = {

@@ -14,10 +14,12 @@ from test_local import ROOFLINE, collect, of_kind, wait_for
 from conftest import Letters, make_gpt2, make_llama
 from fakes import FakeModel
 from kshipra.backends.local import LocalBackend
-from kshipra.engine import compiled, decode, roofline, runner
+from kshipra.engine import compiled, decode, roofline, runner, variants
 from kshipra.engine.compiled import CompiledModel
-from kshipra.engine.runner import Engine, variant
+from kshipra.engine.runner import Engine
+from kshipra.engine.variants import variant
 from kshipra.errors import InputError, KshipraError
+from kshipra.models.hf import TransformersModel
 from kshipra.recipes import RECIPE_KEYS, RECIPES, USUAL_KEYS, recipe_named
 from kshipra.types import (
     Ended,
@@ -38,8 +40,8 @@ def plan(*recipes: str, model: str = "tiny") -> Plan:
     return Plan(ModelChoice(model), ("ab", "a longer one"), recipes, SamplingParams(6, ignore_eos=True))
 
 
-def native() -> Engine:
-    return Engine(make_gpt2().float(), Letters(), implementation="native")
+def native(implementation: str = "native") -> Engine:
+    return Engine(make_gpt2().float(), Letters(), implementation=implementation)
 
 
 @pytest.fixture
@@ -48,11 +50,11 @@ def backend(monkeypatch) -> Iterator[LocalBackend]:
     with matrices at all."""
     makers = {
         "tiny": native,
-        "other": lambda: Engine(make_llama().float(), Letters(), implementation="native"),
-        "adapted": lambda: Engine(make_gpt2().float(), Letters(), implementation="transformers"),
-        "fake": lambda: Engine(FakeModel([5], prompt_tokens=2), Letters()),
+        "other": lambda _: Engine(make_llama().float(), Letters(), implementation="native"),
+        "adapted": lambda _: native("transformers"),
+        "fake": lambda _: Engine(FakeModel([5], prompt_tokens=2), Letters()),
     }
-    monkeypatch.setattr(runner, "load", lambda name, **_: makers[name]())
+    monkeypatch.setattr(runner, "load", lambda name, **asked: makers[name](asked["implementation"]))
     monkeypatch.setattr(roofline, "cached_roofline", lambda *_, **__: ROOFLINE)
     made = LocalBackend()
     yield made
@@ -73,7 +75,7 @@ def test_the_usual_ways_come_first_and_ask_for_the_choice_as_it_is():
     assert {(recipe_named(key).weights, recipe_named(key).execution) for key in USUAL_KEYS} == {
         ("native", "eager")
     }
-    assert "".join(recipe.letter for recipe in RECIPES) == "ABCDEFG"
+    assert "".join(recipe.letter for recipe in RECIPES) == "ABCDEFGH"
     assert len(set(RECIPE_KEYS)) == len(RECIPES)
 
 
@@ -99,6 +101,70 @@ def test_every_recipe_runs_on_its_own_engine_and_tells_of_it_first(backend):
         assert found.verdict in ("identical", "near-tie"), found
 
 
+def test_the_peer_is_loaded_once_and_has_the_ids_of_our_own(backend):
+    messages = told(backend, "kv_cache", "transformers_generate")
+    assert not of_kind(Failed, messages)
+    again = Loading("Loading the weights again for transformers")
+    assert again in messages
+    ids = {m.recipe: [row.token_ids for row in m.result.rows] for m in of_kind(Finished, messages)}
+    assert ids["transformers_generate"] == ids["kv_cache"]
+    (reviewed,) = of_kind(Reviewed, messages)
+    assert [found.verdict for found in reviewed.comparisons] == ["identical"]
+    peer = backend._variants["native", "eager", "transformers"]
+    assert isinstance(peer.model, TransformersModel)
+    assert again not in told(backend, "transformers_generate")
+    assert backend._variants["native", "eager", "transformers"] is peer
+
+
+def test_a_model_of_transformers_is_its_own_peer(backend):
+    messages = told(backend, "kv_cache", "transformers_generate", model="adapted")
+    assert len(of_kind(Finished, messages)) == 2
+    assert Loading("Loading the weights again for transformers") not in messages
+    assert len({id(engine) for engine in backend._variants.values()}) == 1
+
+
+def test_the_peer_keeps_what_the_choice_stores_and_starts_nothing_compiled(monkeypatch):
+    asked = []
+    monkeypatch.setattr(runner, "load_choice", lambda choice, **_: asked.append(choice))
+    base = Engine(native().model, Letters(), weights="int8")
+    chosen = ModelChoice("tiny", weights="int8", execution="compiled", implementation="native")
+    variant(base, chosen, "native", "eager", "transformers")
+    assert asked == [ModelChoice("tiny", weights="int8", implementation="transformers")]
+
+
+def test_drawn_tokens_leave_the_peer_out_before_it_is_loaded(backend):
+    drawn = Plan(
+        ModelChoice("tiny"), ("ab",), ("transformers_generate", "kv_cache"), SamplingParams(3, temperature=1)
+    )
+    messages = collect(backend.submit(drawn), limit_s=60)
+    (failed,) = of_kind(Failed, messages)
+    assert failed.unavailable
+    assert failed.sentence.endswith("choose temperature 0 to compare with it.")
+    assert Loading("Loading the weights again for transformers") not in messages
+    assert [message.recipe for message in of_kind(Finished, messages)] == ["kv_cache"]
+
+
+def test_a_model_that_cannot_be_loaded_again_has_no_peer(backend, monkeypatch):
+    told(backend, "kv_cache")
+
+    def gone(name, **_):
+        raise KshipraError("There is no model of that name any more: choose another.")
+
+    monkeypatch.setattr(runner, "load", gone)
+    messages = told(backend, "transformers_generate", "kv_cache")
+    (failed,) = of_kind(Failed, messages)
+    assert (failed.recipe, failed.unavailable) == ("transformers_generate", True)
+    assert failed.sentence.startswith("There is no model")
+    assert [message.recipe for message in of_kind(Finished, messages)] == ["kv_cache"]
+
+
+@needs_compiler
+def test_what_compiling_took_is_told_with_the_start(backend):
+    started = {m.recipe: m.compile_s for m in of_kind(Started, told(backend, "kv_cache", "compiled"))}
+    assert started["kv_cache"] is None
+    assert started["compiled"] >= 0
+
+
 @needs_compiler
 def test_engines_are_made_once_and_kept_until_the_choice_changes(backend):
     first = told(backend, "kv_cache", "int8", "compiled_int8")
@@ -106,7 +172,7 @@ def test_engines_are_made_once_and_kept_until_the_choice_changes(backend):
     kept = dict(backend._variants)
     assert said(told(backend, "compiled_int8", "int8")) == []
     assert dict(backend._variants) == kept
-    eager, step = (kept["int8", execution].model for execution in ("eager", "compiled"))
+    eager, step = (kept["int8", execution, "auto"].model for execution in ("eager", "compiled"))
     assert isinstance(step, CompiledModel)
     assert step.model.head.weight.data_ptr() == eager.head.weight.data_ptr()
     told(backend, "kv_cache", model="other")
@@ -126,7 +192,7 @@ def test_the_loaded_engine_stays_as_it_is_to_the_last_bit(model):
     base = Engine(model().float(), Letters(), implementation="native")
     before = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in base.model.state_dict().items()}
     kinds, expected, spec = [type(m) for m in base.model.modules()], logits(base), base.model.spec
-    for recipe in RECIPES[3:]:
+    for recipe in RECIPES[3:-1]:  # the last is read from disk again
         made = variant(base, ModelChoice("tiny"), recipe.weights, recipe.execution)
         made.generate(["ab"], params=SamplingParams(3, ignore_eos=True))
         assert made.model.spec.weights == recipe.weights
@@ -192,7 +258,7 @@ def test_a_real_failure_while_an_engine_is_made_ends_the_run(backend, monkeypatc
     def fail(*_, **__):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(runner, "variant", fail)
+    monkeypatch.setattr(variants, "variant", fail)
     messages = told(backend, "int8", "kv_cache")
     (failed,) = of_kind(Failed, messages)
     assert "more memory than there is" in failed.sentence
@@ -212,13 +278,13 @@ def test_stop_holds_while_an_engine_is_made(backend, monkeypatch):
     told(backend, "kv_cache")
     inside = threading.Event()
 
-    def slow(engine, choice, weights, execution, *, progress):
+    def slow(engine, choice, *asked, progress):
         for _ in range(1000):
             progress("Storing weights in int8", None, None)
             inside.set()
             time.sleep(0.01)
 
-    monkeypatch.setattr(runner, "variant", slow)
+    monkeypatch.setattr(variants, "variant", slow)
     run = backend.submit(plan("int8", "kv_cache"))
     wait_for(inside.is_set)
     run.stop()
@@ -226,20 +292,20 @@ def test_stop_holds_while_an_engine_is_made(backend, monkeypatch):
     assert not of_kind(Failed, messages)
     assert not of_kind(Started, messages)
     assert messages[-1] == Ended(stopped=True)
-    assert ("int8", "eager") not in backend._variants  # nothing half made is kept
+    assert ("int8", "eager", "auto") not in backend._variants  # nothing half made is kept
     monkeypatch.undo()
 
 
 def test_a_stop_that_comes_while_weights_are_converted_is_no_start(backend, monkeypatch):
     told(backend, "kv_cache")
     run = None
-    real = runner.variant
+    real = variants.variant
 
     def stopped_meanwhile(*args, progress):
         run.stop()
         return real(*args)
 
-    monkeypatch.setattr(runner, "variant", stopped_meanwhile)
+    monkeypatch.setattr(variants, "variant", stopped_meanwhile)
     run = backend.submit(plan("kv_cache", "int8"))
     messages = collect(run)
     assert [message.recipe for message in of_kind(Started, messages)] == ["kv_cache"]

@@ -4,6 +4,7 @@ run here."""
 from __future__ import annotations
 
 import json
+import re
 
 import gradio as gr
 import pytest
@@ -103,6 +104,27 @@ def test_making_an_engine_is_told_and_leaves_the_header_alone():
     assert ["status", "loading", "Storing weights in int8"] in lines
     assert ["state", 0, "loading", "preparing"] in lines
     assert [line for line in lines if line[0] == "model"][-1][1].startswith(READY.spec.name)
+
+
+def test_a_peer_is_told_against_the_cached_mode():
+    ways = ["no_cache", "kv_cache", "static_batch", "compiled_int8", "transformers_generate"]
+    headline = answer(FakeBackend(pace=0.1), ["One", "Two"], ways, 6)["summary"]["headline"]
+    assert re.search(r"H is [\d.]+× A and [\d.]+× B, end to end", headline), headline
+
+
+@pytest.mark.parametrize(
+    ("compile_s", "said"),
+    [
+        (3.14, "Compiled in 3.14 s, which is in no figure here."),
+        (0.0, "It had been compiled before."),
+        (None, None),
+    ],
+)
+def test_what_compiling_took_is_said_in_its_column(compile_s, said):
+    plan = make_plan(recipes=("kv_cache", "compiled"))
+    start = Started("compiled", requests_of(plan), spec_of("compiled"), compile_s)
+    notes = [line for line in told(plan, READY, start) if line[0] == "note"]
+    assert notes == ([["note", 1, said]] if said else [])
 
 
 def test_a_run_of_nothing_but_unavailable_ways_failed():
