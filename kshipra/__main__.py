@@ -7,29 +7,18 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
-from kshipra import limits, metrics
+from kshipra import bench_verb, limits, metrics
+from kshipra.bars import ERRORS, counting_bar, load_engine
+from kshipra.cases import COMBINED, MODE_NAMES
 from kshipra.errors import KshipraError
 from kshipra.experiments import command
 from kshipra.models import catalogue
-from kshipra.modes import MODES, mode_named
-from kshipra.types import ModelChoice, RunResult, SamplingParams, plain
-
-ERRORS = Console(stderr=True)
-WIDE_COLUMNS = 140  # of a table that goes into a file or a pipe
-MODE_NAMES = tuple(mode.name for mode in MODES)
+from kshipra.modes import mode_named
+from kshipra.types import ModelChoice, RunResult, SamplingParams
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,51 +67,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     generate.add_argument("--json", action="store_true", help="the whole result as one JSON object")
     engine_arguments(generate)
 
-    bench = verbs.add_parser("bench", help="measure modes against each other")
-    bench.add_argument("--mode", default=",".join(MODE_NAMES), help="one or several, separated by commas")
-    bench.add_argument("--rows", type=int, default=4)
-    bench.add_argument("--prompt-tokens", type=int, default=32)
-    bench.add_argument("--new-tokens", type=int, default=64)
-    bench.add_argument("--repeats", type=int, default=3)
-    bench.add_argument(
-        "--json", metavar="FILE", help="also as one JSON object; - for the last line of stdout"
-    )
-    bench.add_argument(
-        "--profile",
-        action="store_true",
-        help="one more run of each under torch.profiler: where its time goes",
-    )
-    bench.add_argument(
-        "--check",
-        action="store_true",
-        help="tokens and perplexity of each against float32, native, eager; status 1 where a bound is broken",
-    )
+    bench = verbs.add_parser("bench", help="measure modes or recipes against each other")
+    bench_verb.add_arguments(bench)
     engine_arguments(bench, several=True)
+    bench.set_defaults(**dict.fromkeys(COMBINED))  # not given: `cases_of` knows what is meant then
 
     command.add_arguments(verbs.add_parser("experiments", help="reproduce a finding of the two studies"))
 
     verbs.add_parser("models", help="list the catalogue")
     return parser.parse_args(arguments)
-
-
-def load_engine(choice: ModelChoice):
-    """The engine of `choice`, with a bar while something is fetched."""
-    from kshipra.engine.runner import load_choice
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=ERRORS, transient=True) as bar:
-        task = bar.add_task("Loading", total=None)
-
-        def progress(what: str, done: int | None, total: int | None) -> None:
-            bar.update(task, description=what, completed=done or 0, total=total)
-
-        return load_choice(choice, progress=progress)
-
-
-def counting_bar(what: str, total: int) -> tuple[Progress, int]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=ERRORS, transient=True)
-    return bar, bar.add_task(what, total=total)
 
 
 def generate(arguments: argparse.Namespace) -> None:
@@ -163,59 +116,6 @@ def print_texts(prompts: Sequence[str], result: RunResult) -> None:
     ERRORS.print(f"{result.mode}: {figures}, {result.forward_passes} passes", style="dim")
 
 
-def bench(arguments: argparse.Namespace) -> int:
-    """Measure, then profile and check where asked. The status: 1 where a bound of the check is broken."""
-    from kshipra import bench as benching
-    from kshipra.cases import cases_of, engines_of, reference_of
-    from kshipra.profiling import profile
-    from kshipra.quality import check
-
-    cases = cases_of(arguments)
-    for field, least in (("rows", 1), ("prompt_tokens", 1), ("new_tokens", 1), ("repeats", 1)):
-        if getattr(arguments, field) < least:
-            raise KshipraError(f"--{field.replace('_', '-')} must be at least {least}.")
-    if arguments.json not in (None, "-") and not Path(arguments.json).absolute().parent.is_dir():
-        raise KshipraError(f"--json: there is no folder for {arguments.json!r:.120}; make it first.")
-    engines = engines_of(cases, load_engine)
-    reference = reference_of(engines, load_engine) if arguments.check else None
-    engine = engines[cases[-1]]
-    requests = benching.synthetic_requests(
-        engine, rows=arguments.rows, prompt_tokens=arguments.prompt_tokens, new_tokens=arguments.new_tokens
-    )
-    bar, task = counting_bar("Measuring", len(cases) * (arguments.repeats + 1))
-    with bar:
-        results = benching.measure(
-            engines, requests, repeats=arguments.repeats, progress=lambda: bar.advance(task)
-        )
-    summaries = [benching.summarise(case, engines[case], found) for case, found in results.items()]
-    screen = Console()
-    screen = Console(width=screen.width if screen.is_terminal else WIDE_COLUMNS)
-    screen.print(benching.table(summaries))
-    report = benching.report(engine, arguments, summaries, results)
-    if arguments.profile:
-        report["profile"] = {}
-        for case in cases:
-            found = profile(engines[case], requests, mode=case.mode)
-            screen.print(benching.profile_table(case.name, found))
-            report["profile"][case.name] = plain(found)
-    passed = True
-    if reference is not None:
-        others = {*map(id, engines.values())} - {id(reference)}
-        bar, task = counting_bar("Checking", 2 + len(cases) + len(others))
-        ways = {case.name: (case.recipe, engine) for case, engine in engines.items()}
-        with bar:
-            qualities = check(reference, ways, progress=lambda: bar.advance(task)).values()
-        screen.print(benching.check_table(list(qualities)))
-        report["check"] = plain(list(qualities))
-        passed = all(quality.passed for quality in qualities)
-    if arguments.json == "-":
-        print(json.dumps(report, allow_nan=False))
-    elif arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(report, file, allow_nan=False)
-    return 0 if passed else 1
-
-
 def experiments(arguments: argparse.Namespace) -> int:
     return command.experiments(arguments, ERRORS)
 
@@ -231,7 +131,7 @@ def models(_: argparse.Namespace) -> None:
     Console().print(table)
 
 
-VERBS = {"generate": generate, "bench": bench, "experiments": experiments, "models": models}
+VERBS = {"generate": generate, "bench": bench_verb.bench, "experiments": experiments, "models": models}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -89,10 +89,12 @@ def summarise(case: Case, engine: Engine, results: Sequence[RunResult]) -> dict[
         spreads[f"step_{name}_s"] = spread([getattr(result.step_latency_s, name) for result in results])
     return {
         "case": case.name,
+        "recipe": case.asked_as,
         "mode": case.mode,
         "dtype": str(engine.dtype).removeprefix("torch."),
         "weights": case.choice.weights,
         "execution": case.choice.execution,
+        "compile_s": engine.compile_s,
         "repeats": len(results),
         **{name: figures["median"] for name, figures in spreads.items()},
         "memory_method": results[0].memory_method,
@@ -132,6 +134,15 @@ def table(summaries: Sequence[dict[str, Any]]) -> Table:
             _scaled(one["kv_bytes"], 2**-20),
         )
     return shown
+
+
+def compile_lines(summaries: Sequence[dict[str, Any]]) -> list[str]:
+    """What compiling took, which is in no figure of the table: a line for each case that is compiled."""
+    compiled = {one["case"]: one["compile_s"] for one in summaries if one["compile_s"] is not None}
+    return [
+        f"{case}: {f'compiled in {compile_s:.1f} s' if compile_s else 'compiled code taken from disk'}"
+        for case, compile_s in compiled.items()
+    ]
 
 
 def profile_table(name: str, profile: Profile) -> Group:

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kshipra.modes import mode_named
+from kshipra.errors import InputError
+from kshipra.modes import MODES, mode_named
+from kshipra.recipes import RECIPE_KEYS, recipe_named
 from kshipra.types import ModelChoice, Recipe
 
 if TYPE_CHECKING:
     import argparse
 
     from kshipra.engine.runner import Engine
-
-ENGINE_OPTIONS = ("dtype", "weights", "execution")  # of which bench takes several
+MODE_NAMES = tuple(mode.name for mode in MODES)
+# What recipes say themselves, and what is meant where neither they nor these are given.
+COMBINED = {"mode": ",".join(MODE_NAMES), "weights": ["native"], "execution": ["eager"]}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured: a mode of one engine."""
+    """What is measured: a mode of one engine; `asked_as` is the recipe's key where one was asked for."""
 
     mode: str
     choice: ModelChoice
+    asked_as: str | None = None
 
     @property
     def name(self) -> str:
-        """The mode, and of the engine only what differs from float32, native weights and eager."""
-        dtype, weights, execution = (getattr(self.choice, option) for option in ENGINE_OPTIONS)
+        """The recipe or mode, and of the engine only what differs from float32, native weights and eager."""
+        dtype, weights, execution = self.choice.dtype, self.choice.weights, self.choice.execution
         stored = f"{weights} weights" if weights == "bfloat16" else weights  # the dtype's name too
+        parts = (dtype,) if self.asked_as else (dtype, stored, execution)  # a recipe's key says the others
         usual = ("auto", "float32", "native", "eager")
-        return " ".join((self.mode, *(part for part in (dtype, stored, execution) if part not in usual)))
+        return " ".join((self.asked_as or self.mode, *(part for part in parts if part not in usual)))
 
     @property
     def recipe(self) -> Recipe:
@@ -42,19 +46,48 @@ class Case:
 
 
 def cases_of(settings: argparse.Namespace) -> list[Case]:
-    """Every mode of every combination of the engine's options, in their order, each once. Raises InputError
-    for a mode that there is not; options are for `load` to refuse."""
-    modes = [mode_named(name).name for name in settings.mode.split(",")]
+    """The recipes that were asked for, else every mode of every combination of weights and execution, each
+    once, for each dtype; `settings` then say which. Raises InputError for a recipe or mode that there is not,
+    and for both at once; options are for `load` to refuse."""
+    _settle(settings)
+    ways = list(_recipes(settings.recipes) if settings.recipes is not None else _combinations(settings))
     found: dict[str, Case] = {}
-    for values in itertools.product(*(getattr(settings, option) for option in ENGINE_OPTIONS)):
-        engine = dict(zip(ENGINE_OPTIONS, values, strict=True))
-        choice = ModelChoice(
-            settings.model, settings.device, implementation=settings.implementation, **engine
-        )
-        for mode in modes:
-            case = Case(mode, choice)
+    for dtype in settings.dtype:
+        for way in ways:
+            implementation = settings.implementation if way.implementation == "auto" else way.implementation
+            choice = ModelChoice(
+                settings.model, settings.device, dtype, way.weights, way.execution, implementation
+            )
+            case = Case(way.mode, choice, way.key or None)
             found.setdefault(case.name, case)
     return list(found.values())
+
+
+def _settle(arguments: argparse.Namespace) -> None:
+    """Fill in what is meant where no recipes are asked for; refuse what would contradict them."""
+    given = [f"--{option}" for option in COMBINED if getattr(arguments, option) is not None]
+    if arguments.recipes is not None and given:
+        raise InputError(f"--recipes says what {' and '.join(given)} would say: give one or the other.")
+    if arguments.recipes is None:
+        for option, usual in COMBINED.items():
+            if getattr(arguments, option) is None:
+                setattr(arguments, option, usual)
+
+
+def _recipes(keys: str) -> Iterator[Recipe]:
+    for key in keys.split(","):
+        if key not in RECIPE_KEYS:
+            raise InputError(f"--recipes: {key!r:.40} is not one of {', '.join(RECIPE_KEYS)}.")
+        yield recipe_named(key)
+
+
+def _combinations(settings: argparse.Namespace) -> Iterator[Recipe]:
+    """What the options ask for, as recipes without a name."""
+    modes = [mode_named(name).name for name in settings.mode.split(",")]
+    for weights in settings.weights:
+        for execution in settings.execution:
+            for mode in modes:
+                yield Recipe("", "", "", "", mode, weights, execution)
 
 
 def engines_of(cases: Sequence[Case], make: Callable[[ModelChoice], Engine]) -> dict[Case, Engine]:

@@ -137,6 +137,88 @@ def test_a_combination_that_cannot_be_had_is_one_sentence(capsys, monkeypatch):
     assert (out, err.strip()) == ("", "kshipra: int8 is not to be had here.")
 
 
+# Recipes
+
+
+def test_recipes_are_measured_in_turns_under_their_keys(capsys, monkeypatch):
+    turns: list[str] = []
+
+    def peer(choice: ModelChoice, engine: Engine) -> Engine:
+        made = Engine(make_gpt2().float(), engine.tokenizer, implementation=choice.implementation)
+        inner = made.run
+
+        def run(requests, *, mode, **options):
+            turns.append(mode)
+            return inner(requests, mode=mode, **options)
+
+        made.run = run
+        return made
+
+    made = use(monkeypatch, peer)
+    status, out, report = run(capsys, "--recipes", "kv_cache,int8,transformers_generate", "--check")
+    assert status == 0
+    assert turns[:9] == ["kv_cache", "kv_cache", "transformers_generate"] * 3
+    assert [(choice.weights, choice.implementation) for choice in made] == [
+        ("native", "auto"),
+        ("int8", "auto"),
+        ("native", "transformers"),
+    ]
+    keys = ["kv_cache", "int8", "transformers_generate"]
+    assert [one["recipe"] for one in report["modes"]] == keys
+    assert [line.split()[0] for line in out.splitlines() if line.startswith(tuple(keys))][:3] == keys
+    assert [one["verdict"] for one in report["check"]] == ["identical"] * 3
+    assert report["settings"]["recipes"] == ",".join(keys)
+    assert report["settings"]["mode"] is report["settings"]["weights"] is None
+
+
+def test_recipes_go_with_several_dtypes_only():
+    found = cases("--recipes", "no_cache,compiled_bf16", "--dtype", "auto", "bfloat16")
+    assert [case.name for case in found] == [
+        "no_cache",
+        "compiled_bf16",
+        "no_cache bfloat16",
+        "compiled_bf16 bfloat16",
+    ]
+    assert found[1].choice == ModelChoice(catalogue.DEFAULT, weights="bfloat16", execution="compiled")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--mode", "kv_cache"), "--recipes says what --mode would say: give one or the other."),
+        (
+            ("--weights", "int8", "--execution", "eager"),
+            "--recipes says what --weights and --execution would say: give one or the other.",
+        ),
+        (("--recipes", "int9"), "--recipes: 'int9' is not one of no_cache, "),
+        (("--recipes", "transformers_generate", "--profile"), "--profile sees Kshipra's own step only"),
+    ],
+)
+def test_what_recipes_do_not_go_with_is_one_sentence(capsys, makes, options, sentence):
+    assert main((*SMALL, "--recipes", "int8", *options)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"kshipra: {sentence}")
+    assert not makes
+
+
+def test_what_compiling_took_is_below_the_table_and_in_the_report(capsys, monkeypatch):
+    took = {"float32": 3.14, "bfloat16": 0.0}
+    monkeypatch.setattr(Engine, "compile_s", property(lambda self: self.took_s), raising=False)
+
+    def timed(choice: ModelChoice, engine: Engine) -> Engine:
+        engine.took_s = took[choice.dtype] if choice.execution == "compiled" else None
+        return engine
+
+    use(monkeypatch, timed)
+    options = ("--mode", "kv_cache", "--dtype", *took, "--execution", "eager", "compiled")
+    _, out, report = run(capsys, *options)
+    assert [one["compile_s"] for one in report["modes"]] == [None, 3.14, None, 0.0]
+    assert "kv_cache compiled: compiled in 3.1 s\n" in out
+    assert "kv_cache bfloat16 compiled: compiled code taken from disk\n" in out
+    assert out.count("compiled in") + out.count("taken from disk") == 2
+
+
 # Profile
 
 

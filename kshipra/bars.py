@@ -1,0 +1,42 @@
+"""What the shell shows on stderr while it works: bars that go away again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from kshipra.types import ModelChoice
+
+if TYPE_CHECKING:
+    from kshipra.engine.runner import Engine
+
+ERRORS = Console(stderr=True)
+
+
+def load_engine(choice: ModelChoice) -> Engine:
+    """The engine of `choice`, with a bar while something is fetched."""
+    from kshipra.engine.runner import load_choice
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=ERRORS, transient=True) as bar:
+        task = bar.add_task("Loading", total=None)
+
+        def progress(what: str, done: int | None, total: int | None) -> None:
+            bar.update(task, description=what, completed=done or 0, total=total)
+
+        return load_choice(choice, progress=progress)
+
+
+def counting_bar(what: str, total: int) -> tuple[Progress, int]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=ERRORS, transient=True)
+    return bar, bar.add_task(what, total=total)
