@@ -114,7 +114,7 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(monkeypatch, tmp_path
     found = report_of(results)
     masks = next(part for part in found.parts if part.key == "kv-masks")
     assert masks.rows[0][2] == size(2 * 256 * 256 * 4)
-    assert "1 fitted" in masks.caption
+    assert "1 were made" in masks.caption
 
 
 # The report of numbers that are known

@@ -24,6 +24,8 @@ from kshipra.types import WEIGHTS, ModelSpec
 from kshipra.ui.show import size
 
 MOST_TOKENS = 8192  # of one row: models without a limit, or with one of 100,000, stop here
+QUICK_TOKENS = 2048
+MASKS_BYTES = 2**29  # of stored masks that are made: long contexts have gigabytes of them
 PASS_TOKENS = 512
 PIECE = 16  # columns a pass, to see the tensors grow
 GROWN_COLUMNS = 320
@@ -172,10 +174,10 @@ class Watched:
 
 def _masks(rig: Rig, *, tokens: int) -> dict[str, Any]:
     """The masks of a batch with and without pads, as the model is given them; the largest that a full row
-    takes; and those that would be stored, as many as a quarter of the free memory holds."""
+    takes; and those that would be stored, as many as MASKS_BYTES and a quarter of the free memory hold."""
     layers, spec = rig.spec.layers, rig.spec
     one = Masks(1, tokens, rig.device).nbytes
-    made = max(1, min(layers, free_bytes(rig.device) // 4 // one))
+    made = max(1, min(layers, min(MASKS_BYTES, free_bytes(rig.device) // 4) // one))
     valid = torch.ones(1, tokens, dtype=torch.bool, device=rig.device)
     return {
         "layers": spec.layers,
@@ -212,7 +214,8 @@ _MEASURES = {
 
 
 def _limit(rig: Rig) -> int:
-    return min(rig.spec.context or MOST_TOKENS, MOST_TOKENS)
+    most = QUICK_TOKENS if rig.quick else MOST_TOKENS
+    return min(rig.spec.context or most, most)
 
 
 def _fitting(rig: Rig, tokens: int) -> int:

@@ -171,7 +171,7 @@ def _masks(results: Results) -> Table | None:
     caption = "Real tensors" + (
         "; ours is one for all layers, made for a pass and gone after it."
         if made == samples["layers"]
-        else f"; of the stored masks {made} fitted, and the sum is for all {samples['layers']} layers."
+        else f"; of the stored masks {made} were made, and the sum is for all {samples['layers']} layers."
     )
     return Table("kv-masks", "What masks take", ("mask", "when", "bytes"), tuple(rows), caption)
 

@@ -199,9 +199,9 @@ def _study(steps: Sequence[Step], rows: Sequence[Trend], sizes: Sequence[Trend])
     return (
         f"In {study.STUDY_B} it was {times(study.B_SPEED_UP[-1])} of {times(study.B_FLOP_RATIO[-1])} at "
         f"1,000 tokens and one row, a gap of {digits(theirs)}, with the output projection at every position; "
-        f"here it is {times(nearest.speed_up)} of {times(nearest.flop_ratio)} at {count(nearest.context)} tokens "
-        f"and {_rows(nearest.rows)}, a gap of {digits(nearest.gap)}. It expected that a bigger model or more "
-        f"rows move the speed-up toward the ratio: {agrees}."
+        f"here it is {times(nearest.speed_up)} of {times(nearest.flop_ratio)} at {count(nearest.context)} "
+        f"tokens and {_rows(nearest.rows)}, a gap of {digits(nearest.gap)}. It "
+        f"expected that a bigger model or more rows move the speed-up toward the ratio: {agrees}."
     )
 
 
