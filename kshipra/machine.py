@@ -10,7 +10,7 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -105,6 +105,28 @@ def _process() -> psutil.Process:
 def resident_bytes() -> int:
     """Bytes of this process that are in memory now."""
     return _process().memory_info().rss
+
+
+class _Mallinfo2(ctypes.Structure):
+    """What glibc 2.33 and later tells about its allocator, in bytes and numbers (mallinfo(3))."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks",
+            "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def malloc_bytes() -> dict[str, int] | None:
+    """Bytes that malloc has handed out (`in_use`, pages of large blocks included) and those that it keeps for
+    later (`kept`); None where it does not tell."""
+    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallinfo2"):
+        return None
+    libc.mallinfo2.restype = _Mallinfo2
+    found = libc.mallinfo2()
+    return {"in_use": found.uordblks + found.hblkhd, "kept": found.fordblks}
 
 
 def release_free_memory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import torch
 
 from kshipra import machine
@@ -58,3 +59,10 @@ def pick_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise InputError(f"Precision must be auto or one of {', '.join(DTYPES)}, not {name!r:.40}.")
     return getattr(torch, name)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory on `device` that nobody uses, within the container's limit."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return min(psutil.virtual_memory().available, machine.memory_bytes() - machine.resident_bytes())

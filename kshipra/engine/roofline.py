@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor
 
 from kshipra import machine
+from kshipra.engine.devices import free_bytes
 from kshipra.models.wheel import cache_folder, write_json
 from kshipra.types import Progress, Roofline, silent
 
@@ -61,11 +61,7 @@ def _best_s(ways: Sequence[Callable[[], Tensor]], budget_s: float) -> float:
 
 def _room_bytes(device: torch.device) -> int:
     """A quarter of the memory that is free on `device`, at most READ_BYTES."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-    else:
-        free = min(psutil.virtual_memory().available, machine.memory_bytes() - machine.resident_bytes())
-    return max(2**20, min(READ_BYTES, free // 4))
+    return max(2**20, min(READ_BYTES, free_bytes(device) // 4))
 
 
 def _bytes_per_s(device: torch.device, read_bytes: int, budget_s: float) -> float:

@@ -14,7 +14,7 @@ from kshipra import machine
 from kshipra.engine.devices import pick_device
 from kshipra.engine.runner import Engine
 from kshipra.engine.variants import variant
-from kshipra.experiments.shapes import load_or_random
+from kshipra.experiments.shapes import load_or_random, random_gpt2
 from kshipra.types import ModelChoice, ModelSpec, Progress, silent
 
 
@@ -36,6 +36,7 @@ class Rig:
     quick: bool = False
     progress: Progress = silent
     variants: dict[tuple[str, str], Engine] = field(default_factory=dict)
+    made: dict[str, Engine] = field(default_factory=dict)  # with random weights: one at most
 
     @property
     def repeats(self) -> int:
@@ -70,6 +71,14 @@ class Rig:
         if key not in self.variants:
             self.variants[key] = variant(self.engine, self.choice, *key, progress=self.progress)
         return self.variants[key]
+
+    def shaped(self, shape: str) -> Engine:
+        """GPT-2 in that shape with random weights. The one that was asked for before is let go first, so that
+        two never have to fit."""
+        if shape not in self.made:
+            self.made.clear()
+            self.made[shape] = random_gpt2(shape, device=self.choice.device, dtype=self.choice.dtype)
+        return self.made[shape]
 
     def wait(self) -> None:
         """Until the device has done all that it was given."""

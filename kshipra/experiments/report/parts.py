@@ -90,6 +90,8 @@ def add_line(
     """Medians of the samples at each x, times `scale`, with bars from the least to the greatest. `number`
     picks colour and dash."""
     middles = [middle(values) * scale for values in samples]
+    above = [max(values) * scale - m for values, m in zip(samples, middles, strict=True)]
+    below = [m - min(values) * scale for values, m in zip(samples, middles, strict=True)]
     figure.add_trace(
         go.Scatter(
             x=list(x),
@@ -101,8 +103,9 @@ def add_line(
             error_y={
                 "type": "data",
                 "symmetric": False,
-                "array": [max(values) * scale - m for values, m in zip(samples, middles, strict=True)],
-                "arrayminus": [m - min(values) * scale for values, m in zip(samples, middles, strict=True)],
+                "array": above,
+                "arrayminus": below,
+                "visible": any(above) or any(below),
                 "thickness": 1,
                 "width": 2,
             },
