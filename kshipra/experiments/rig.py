@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -80,6 +82,11 @@ class Rig:
             self.made[shape] = random_gpt2(shape, device=self.choice.device, dtype=self.choice.dtype)
         return self.made[shape]
 
+    def reference(self) -> Engine:
+        """transformers' own implementation of the same weights, loaded anew for whoever holds it."""
+        choice = dataclasses.replace(self.choice, implementation="transformers")
+        return load_or_random(choice, progress=self.progress)[0]
+
     def wait(self) -> None:
         """Until the device has done all that it was given."""
         if self.device.type == "cuda":
@@ -88,13 +95,19 @@ class Rig:
             torch.mps.synchronize()
 
     def timed_s(
-        self, call: Callable[[], Any], *, repeats: int | None = None, before: Callable[[], Any] | None = None
+        self,
+        call: Callable[[], Any],
+        *,
+        repeats: int | None = None,
+        before: Callable[[], Any] | None = None,
+        limit_s: float = math.inf,
     ) -> list[float]:
         """Seconds of each of `repeats` calls between two waits for the device, after one that does not count.
 
-        `before` puts things back in place before every call, outside its time."""
-        taken = []
-        for _ in range(1 + (repeats or self.repeats)):
+        `before` puts things back in place before every call, outside its time. Fewer than `repeats` where
+        they would take more than `limit_s`; a call that alone takes as long is its own warm-up."""
+        taken: list[float] = []
+        while len(taken) < 1 + (repeats or self.repeats) and sum(taken) < limit_s:
             if before is not None:
                 before()
             self.wait()
@@ -102,4 +115,4 @@ class Rig:
             call()
             self.wait()
             taken.append(time.perf_counter() - started_s)
-        return taken[1:]
+        return taken[1:] or taken

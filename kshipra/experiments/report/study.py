@@ -10,6 +10,7 @@ A_PASSES = {"kv_cache": 80, "static_batch": 20}
 A_KV_30_TOKENS_MB = 0.66
 
 STUDY_B = "study B (GPT-2 small, fp32, A40)"
+B_PROMPT = "Hello, I'm a language model,"
 B_CONTEXTS = (10, 100, 500, 1000)
 B_NO_CACHE_S = (4.89e-3, 5.20e-3, 12.70e-3, 29.69e-3)
 B_CACHE_S = (4.94e-3, 4.95e-3, 4.95e-3, 4.95e-3)
@@ -21,6 +22,7 @@ B_PEAK_FLOPS_PER_S = 37.4e12
 B_JUMPS = (256, 448, 640, 768, 896)  # contexts where the uncached step jumps
 B_FLOOR_S = 4.95e-3
 B_LOGIT_DIFFERENCE = 6.1e-5  # to transformers
+B_ONE_TOKEN_DIFFERENCE = 9e-8  # of one-token steps onto a cache with new keys before old: nothing shows
 B_KV_OVERTAKES_AT = 6750  # rows x context
 B_KV_BYTES_PER_TOKEN = 72 * 2**10
 B_WEIGHTS_BYTES = 475 * 2**20
