@@ -161,7 +161,7 @@ def test_gpt2_takes_random_weights_only_where_it_cannot_be_fetched(monkeypatch):
     monkeypatch.setattr(shapes, "load_choice", unreachable)
     monkeypatch.setattr(shapes, "random_gpt2", lambda name, **options: made.append((name, options)))
     assert load_or_random(CHOICE)[1] == "random"
-    assert made == [("gpt2", {"device": "cpu", "dtype": "auto"})]
+    assert made == [("gpt2", {"device": "cpu", "dtype": "auto", "implementation": "auto"})]
     with pytest.raises(UnreachableError):
         load_or_random(ModelChoice("someone/gpt2-like"))
     monkeypatch.setattr(shapes, "load_choice", lambda choice, progress: "engine")

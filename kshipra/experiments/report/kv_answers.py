@@ -15,12 +15,13 @@ from kshipra.experiments.report.study import B_CONTEXTS, B_LOGIT_DIFFERENCE, B_S
 from kshipra.experiments.results import Results
 from kshipra.ui.show import count, digits, seconds, times
 
+A_LINE = 0.02  # of a step's time: what is bent by less is called straight
 FLAT = 0.05  # of a step's time: what grows by less than that in 1,000 tokens is called flat
 
 
 def answers(results: Results, found: Numbers) -> tuple[str, ...]:
     said = [_correct(results)]
-    if found.contexts:
+    if found.can_tell:
         said += [_uncached_growth(found), cached_growth(found), _gap(found)]
         if found.roofline is not None:
             said += [rates(found), _cause(found)]
@@ -61,8 +62,10 @@ def _uncached_growth(found: Numbers) -> str:
 
 def _shape(share: Estimate, last: int) -> str:
     at = f"{_percent(share)} of the step at {count(last)}"
+    if max(abs(share.low), abs(share.high)) <= A_LINE:
+        return f"Past it a line will do: a t² term would be {at}."
     if not share.is_clear:
-        return f"Past it a line will do: a t² term of {at} cannot be told from none."
+        return f"Past it these numbers do not tell a line from a parabola: a t² term of {at}."
     if share.value < 0:
         return f"Past it the step bends down (t² term: {at}): a token of a longer pass costs less."
     return f"Past it the step has a quadratic term, {at}; study B called it linear."

@@ -26,7 +26,7 @@ def report(results: Results) -> Report:
     experiment = experiment_named("kv-cache")
     found = numbers(results)
     parts: list[Figure | Table] = [_checks(results)]
-    if found.contexts:
+    if found.can_tell:
         parts += [_clock(found), _step_times(found), _cached_alone(found), _speed_up(found), _totals(found)]
         if found.roofline is not None:
             parts += [_rates(found), _rate_table(found)]

@@ -33,6 +33,11 @@ class Numbers:
         """Those measured both ways."""
         return sorted(self.whole.keys() & self.cached.keys())
 
+    @property
+    def can_tell(self) -> bool:
+        """Whether there is anything between two contexts."""
+        return len(self.contexts) > 1
+
     def speed_up(self, context: int) -> float:
         return middle(self.whole[context]) / middle(self.cached[context])
 

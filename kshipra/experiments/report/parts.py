@@ -74,6 +74,9 @@ def chart(x: str, y: str, *, log_x: bool = False, log_y: bool = False) -> go.Fig
     )
     figure.update_xaxes(title=x, type="log" if log_x else "linear")
     figure.update_yaxes(title=y, type="log" if log_y else "linear", rangemode="normal" if log_y else "tozero")
+    for axis, is_log in ((figure.layout.xaxis, log_x), (figure.layout.yaxis, log_y)):
+        if is_log:
+            axis.dtick = "D2"  # 1, 2 and 5 of every decade: all nine digits run into each other
     return figure
 
 

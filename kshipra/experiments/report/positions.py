@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
+from textwrap import wrap
 from typing import Any
 
 import plotly.graph_objects as go
@@ -132,7 +133,7 @@ def _map(case: CaseResult) -> Figure:
     findings = [[found(case, fault, check) for fault in faults] for check in CHECKS]
     plot = go.Figure(
         go.Heatmap(
-            x=[LABELS[fault] for fault in faults],
+            x=["<br>".join(wrap(LABELS[fault], 16)) for fault in faults],
             y=[check.label for check in CHECKS],
             z=[[int(finding.caught) for finding in row] for row in findings],
             zmin=0,
@@ -154,7 +155,7 @@ def _map(case: CaseResult) -> Figure:
         font={"family": "IBM Plex Sans, system-ui, sans-serif", "size": 12},
         margin={"l": 260, "r": 20, "t": 70, "b": 20},
     )
-    plot.update_xaxes(side="top", showgrid=False)
+    plot.update_xaxes(side="top", showgrid=False, tickangle=0)
     plot.update_yaxes(autorange="reversed", showgrid=False)
     caught = sum(any(f.caught for f in column[1:]) for column in findings)
     return Figure(
