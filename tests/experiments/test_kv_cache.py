@@ -35,6 +35,7 @@ def load(choice, progress):
 @pytest.fixture
 def rig(monkeypatch) -> Rig:
     monkeypatch.setattr("kshipra.experiments.rig.load_or_random", load)
+    monkeypatch.setattr("kshipra.machine.threads", lambda: 1)  # shared cores: two threads wait for each other
     monkeypatch.setattr(roofline, "cached_roofline", lambda *_, **__: PEAK)
     return Rig(ModelChoice("gpt2", device="cpu"), quick=True)
 

@@ -50,6 +50,7 @@ class Toy:
 def rig(monkeypatch) -> Rig:
     """A rig whose model is a tiny one that cannot be fetched."""
     tiny = Engine(make_gpt2().float(), byte_level_tokenizer())
+    monkeypatch.setattr("kshipra.machine.threads", lambda: 1)  # shared cores: two threads wait for each other
     monkeypatch.setattr("kshipra.experiments.rig.load_or_random", lambda choice, progress: (tiny, "random"))
     return Rig(CHOICE, quick=True)
 
