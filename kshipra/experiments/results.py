@@ -81,11 +81,15 @@ def read(path: Path) -> Results:
     """The results in the file `path`. InputError where it is none."""
     if path.stat().st_size > MOST_BYTES:
         raise InputError(f"{path.name} is larger than {MOST_BYTES >> 20} MiB: choose a results.json.")
+    return from_document(parsed(path.read_bytes(), path.name), path.name)
+
+
+def parsed(text: str | bytes, name: str) -> Any:
+    """Strict JSON of a file, whatever it holds; InputError for what is none."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path.name} is not JSON: choose a results.json of an experiment.") from error
-    return from_document(document, path.name)
+        raise InputError(f"{name} is not JSON: choose a results.json of an experiment.") from error
 
 
 def from_document(document: Any, name: str = "the file") -> Results:

@@ -15,6 +15,7 @@ from kshipra.experiments.results import Results
 COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#db2777")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash")
 PUBLISHED = "#6b7280"  # grey: not measured here
+PUBLISHED_META = "published"  # of such a trace, by which the page finds it
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def chart(x: str, y: str, *, log_x: bool = False, log_y: bool = False) -> go.Fig
         margin={"l": 70, "r": 20, "t": 60, "b": 60},
         hovermode="closest",
     )
-    figure.update_xaxes(title=x, type="log" if log_x else "linear")
+    figure.update_xaxes(title=x, type="log" if log_x else "-")
     figure.update_yaxes(title=y, type="log" if log_y else "linear", rangemode="normal" if log_y else "tozero")
     for axis, is_log in ((figure.layout.xaxis, log_x), (figure.layout.yaxis, log_y)):
         if is_log:
@@ -129,7 +130,11 @@ def add_bars(
     add_line(figure, name, x, samples, number=number, scale=scale)
     line = figure.data[-1]
     bar = go.Bar(
-        x=line.x, y=line.y, name=name, error_y=line.error_y, marker_color=COLOURS[number % len(COLOURS)]
+        x=line.x,
+        y=line.y,
+        name=name,
+        error_y=line.error_y.to_plotly_json(),
+        marker_color=COLOURS[number % len(COLOURS)],
     )
     figure.data = figure.data[:-1]
     figure.add_trace(bar)
@@ -143,6 +148,7 @@ def add_published(figure: go.Figure, name: str, x: Sequence, y: Sequence[float])
             y=list(y),
             name=name,
             mode="markers",
+            meta=PUBLISHED_META,
             marker={"symbol": "diamond-open", "size": 10, "color": PUBLISHED, "line": {"width": 2}},
         )
     )
