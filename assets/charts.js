@@ -5,15 +5,6 @@ const SHORTEST_PAUSE_MS = 100; // three charts take turns: each is drawn at most
 const LONGEST_PAUSE_MS = 1500;
 const LARGEST_SHARE = 0.02; // of the time may go into drawing: the model may compute on the same machine
 
-let plotlyPromise = null;
-const loadPlotly = (address) => {
-  plotlyPromise ??= new Promise((resolve, reject) => {
-    const source = new URL(address, document.baseURI).href;
-    document.head.append(make("script", { src: source, on: { load: () => resolve(window.Plotly), error: reject } }));
-  });
-  return plotlyPromise;
-};
-
 const column = (points, at) => points.map((point) => point[at]);
 
 const makeCharts = (page) => {

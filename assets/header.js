@@ -1,4 +1,4 @@
-// The header: which model there is, and the light/dark switch.
+// The header: which part of the page is shown, which model there is, and the light/dark switch.
 
 const { words } = props.page;
 const row = element.querySelector(".k-model");
@@ -32,3 +32,12 @@ theme.addEventListener("click", () => {
 if (remembered() && !new URLSearchParams(location.search).has("__theme")) apply(remembered() === "dark");
 name();
 new MutationObserver(name).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+
+const mark = () => {
+  for (const link of element.querySelectorAll(".k-places a")) {
+    if (link.hash === location.hash) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+};
+addEventListener("hashchange", mark);
+mark();

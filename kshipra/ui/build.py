@@ -18,6 +18,7 @@ from kshipra.ui.lab import planting
 from kshipra.ui.lines import line
 from kshipra.ui.links import copy_script
 from kshipra.ui.sessions import Sessions
+from kshipra.ui.shelf import open_results
 from kshipra.ui.theme import theme
 from kshipra.ui.view import model_text
 
@@ -26,6 +27,7 @@ QUEUE_POLL_S = 0.05
 WATCHERS = 24  # runs that may be watched or wait at once: each holds one of Gradio's forty threads
 
 _SETTLED = "() => { document.dispatchEvent(new CustomEvent('kshipra:settled')); }"
+_REPORT_LOST = "() => { document.dispatchEvent(new CustomEvent('kshipra:report-lost')); }"
 _SHOW_RECIPES = (
     "(recipes) => { document.dispatchEvent(new CustomEvent('kshipra:form', { detail: { recipes } })); }"
 )
@@ -49,6 +51,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
                     parts.status()
                 stage = parts.stage()
                 study = parts.study()
+        experiments = parts.experiments()
 
         def stop_run(request: gr.Request) -> None:
             sessions.stop(str(request.session_hash))
@@ -88,6 +91,16 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
             api_visibility="private",
             concurrency_limit=None,
         )
+        opened = experiments.submit(
+            open_results,
+            outputs=experiments,
+            show_progress="hidden",
+            api_visibility="private",
+            concurrency_id="reports",
+            concurrency_limit=1,  # a report takes a core, perhaps from a run
+            trigger_mode="once",
+        )
+        opened.failure(None, js=_REPORT_LOST)
         page.unload(stop_run)
         gr.api(compare_endpoint(backend, choice), api_name="compare", concurrency_limit=WATCHERS)
     page.queue(max_size=64, default_concurrency_limit=None)
@@ -99,7 +112,7 @@ def launch_options() -> dict[str, Any]:
     """What Gradio 6 takes at `launch`, not at `Blocks`."""
     return {
         "theme": theme(),
-        "css_paths": [ASSETS / "page.css", ASSETS / "study.css"],
+        "css_paths": [ASSETS / "page.css", ASSETS / "study.css", ASSETS / "experiments.css"],
         "head": '<meta name="viewport" content="width=device-width, initial-scale=1">',
         "favicon_path": ASSETS / "logo.svg",
         "ssr_mode": False,

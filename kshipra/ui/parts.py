@@ -11,13 +11,15 @@ import gradio as gr
 from kshipra.recipes import LAB_RECIPES, RECIPES, USUAL_KEYS
 from kshipra.ui import recorded, words
 from kshipra.ui.fields import ASSETS, own
+from kshipra.ui.shelf import MOST_BYTES, shelf
 
 PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
-STAGE_SCRIPTS = ("dom", "frames", "traces", "charts", "columns", "page")
+STAGE_SCRIPTS = ("dom", "frames", "plotly", "traces", "charts", "columns", "page")
 STUDY_SCRIPTS = (
     "dom", "record", "race", "timeline", "proof_box", "proof_tokens", "proof_lab", "proof", "prediction",
     "check_record", "traces", "figures", "report", "export", "runs", "history", "study",
 )  # fmt: skip
+EXPERIMENTS_SCRIPTS = ("dom", "record", "plotly", "plots", "findings", "experiments")
 CHARTS = [dict(zip(("key", "label", "note", "definition"), chart, strict=True)) for chart in words.CHARTS]
 
 
@@ -28,10 +30,15 @@ def _plotly_address() -> str:
 
 def header(first_line: str) -> gr.HTML:
     logo = (ASSETS / "logo.svg").read_text(encoding="utf-8")
+    places = (
+        f"<nav class='k-places' aria-label='{html.escape(words.PLACES['label'])}'>"
+        f"<a href='#'>{html.escape(words.PLACES['bench'])}</a>"
+        f"<a href='#experiments'>{html.escape(words.PLACES['experiments'])}</a></nav>"
+    )
     frame = (
         "<header class='k-header'><div class='k-brand'>"
         f"{logo}<h1>{html.escape(words.NAME)}</h1><p>{html.escape(words.SENTENCE)}</p></div>"
-        "<div class='k-model'></div></header>"
+        f"<div class='k-model'></div>{places}</header>"
     )
     return own("header", frame, "header", value=first_line, words=words.HEADER)
 
@@ -69,6 +76,19 @@ def study() -> gr.HTML:
         charts=CHARTS,
         summary_heads=[label for label, _ in words.SUMMARY],
         report_css=(ASSETS / "report.css").read_text(encoding="utf-8"),
+    )
+
+
+def experiments() -> gr.HTML:
+    """The page's other part. Its id is not the address's #experiments, to which a browser would scroll."""
+    return own(
+        "experiments-part",
+        "<section class='k-experiments' hidden></section>",
+        *EXPERIMENTS_SCRIPTS,
+        words=words.EXPERIMENTS,
+        shelf=shelf(),
+        most_bytes=MOST_BYTES,
+        plotly=_plotly_address(),
     )
 
 

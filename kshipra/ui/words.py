@@ -493,3 +493,60 @@ STUDY = {
     "export": EXPORT,
     "history": HISTORY,
 }
+
+# The experiments
+
+PLACES = {"label": "Parts of the page", "bench": "Bench", "experiments": "Experiments"}
+
+EXPERIMENTS: dict[str, Any] = {
+    "label": "Experiments",
+    "heading": "Experiments",
+    "sentence": "Two published studies measured again, raw samples kept: what their authors found, what "
+    "other machines say, and what settles the open questions.",
+    "results": "Results of {title}",
+    "command": "Not measured yet. Run",
+    "openHead": "Open a results file",
+    "choose": "Choose a results.json",
+    "orDrop": "or drop it here: python -m kshipra experiments NAME writes one",
+    "private": "It is read by this page's server for you alone, and not kept.",
+    "reading": "Drawing {file} …",
+    "shown": "{file} is open.",
+    "lost": "The report did not arrive: the connection was lost or the server is busy. Try again.",
+    "failed": "The report of this file could not be made: measure it again, or open another.",
+    "damaged": "{file} is damaged: run the experiment again.",
+    "gone": "These results do not come with this Kshipra: reload the page.",
+    "nothing": "No file came: choose a results.json of an experiment.",
+    "notRead": "{file} could not be read: choose it again.",
+    "tooLarge": "{file} is larger than {most} MiB: draw it with python -m kshipra experiments NAME "
+    "--plots-only.",
+    "tooLong": "The report of {file} took more than {most} seconds: draw it with python -m kshipra "
+    "experiments NAME --plots-only.",
+    "note": "Recorded: measured on {machine}, {days}, not here.",
+    "answers": "What it shows",
+    "factsHead": "Where this was measured",
+    "facts": {
+        "where": "measured on",
+        "days": "day",
+        "grid": "grid",
+        "quick": "quick: a smaller grid",
+        "full": "full",
+        "state": "state",
+        "finished": "finished, {n} cases",
+        "unfinished": "unfinished: the run was stopped after {n} cases",
+        "versions": "versions",
+        "commit": "commit",
+        "noCommit": "unknown",
+    },
+    "logX": "log x",
+    "logY": "log y",
+    "logMeans": "Logarithmic axis",
+    "published": "published",
+    "publishedMeans": "Show the published points of the study",
+    "data": PAGE["data"],
+    "dataLabel": PAGE["dataLabel"],
+    "series": "series",
+    "least": "least",
+    "most": "most",
+    "cut": "The first {most} points; the results file has them all.",
+    "noPlotly": "The figures could not be loaded: reload the page. Answers and tables are here all the same.",
+}
