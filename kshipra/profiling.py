@@ -1,4 +1,5 @@
-"""Where a run's time goes, operation by operation: one run under torch.profiler. Refuses to know tables.
+"""Where time goes, operation by operation: one run, or some calls, under torch.profiler. Refuses to know
+tables.
 
 An engine's step may be opaque: what a compiled graph does inside shows as one operation, or as time outside.
 """
@@ -6,7 +7,7 @@ An engine's step may be opaque: what a compiled graph does inside shows as one o
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +44,17 @@ class Profile:
     operations: tuple[Operation, ...]  # the SHOWN with the longest self time
 
 
+@dataclass(frozen=True)
+class Trace:
+    """One call under the profiler. `operations`: how often each was called, and its CPU time without that of
+    operations it calls, seconds; what a GPU's driver was asked for counts as one. `device_s`: how long a GPU
+    worked meanwhile, None on a CPU."""
+
+    wall_s: float
+    operations: dict[str, tuple[int, float]]
+    device_s: float | None
+
+
 def profile(engine: Engine, requests: Sequence[Request], *, mode: str) -> Profile:
     """One run of `requests`, of PROFILED_TOKENS new tokens a row at most, under torch.profiler.
 
@@ -56,9 +68,6 @@ def profile(engine: Engine, requests: Sequence[Request], *, mode: str) -> Profil
     times from a run without it.
     """
     short = [_shortened(request) for request in requests]
-    activities = [ProfilerActivity.CPU]
-    if engine.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
     window: list[record_function] = []  # the one that is open
 
     def close() -> None:
@@ -72,7 +81,7 @@ def profile(engine: Engine, requests: Sequence[Request], *, mode: str) -> Profil
         return ids
 
     phases: list[str] = []
-    with torch.profiler.profile(activities=activities) as recorded:
+    with torch.profiler.profile(activities=_activities(engine.device)) as recorded:
         steps = engine.run(short, mode=mode, choose=choose)
         while True:
             window.append(record_function(PASS))
@@ -87,34 +96,66 @@ def profile(engine: Engine, requests: Sequence[Request], *, mode: str) -> Profil
 
 def summarise(events: Sequence[FunctionEvent], phases: Sequence[str]) -> Profile:
     """The decode passes among `events`: the n-th span named PASS is the n-th of `phases`."""
-    spans = sorted(
-        (event for event in events if event.name == PASS and event.device_type == DeviceType.CPU),
-        key=lambda event: event.time_range.start,
-    )
-    decode = [span for span, phase in zip(spans, phases, strict=False) if phase == "decode"]
-    wall_us = sum(span.time_range.elapsed_us() for span in decode)
-    calls: dict[str, int] = {}
-    self_us: dict[str, float] = {}
-    for span in decode:
-        for operation in _below(span):
-            calls[operation.name] = calls.get(operation.name, 0) + 1
-            self_us[operation.name] = self_us.get(operation.name, 0.0) + operation.self_cpu_time_total
-    kernel_us = sum(self_us.values())
-    on_device = [e for e in events if e.device_type == DeviceType.CUDA and e.name != PASS]
-    if on_device:
-        kernel_us = sum(
-            event.time_range.elapsed_us()
-            for event in on_device
-            if any(s.time_range.start <= event.time_range.start < s.time_range.end for s in decode)
-        )
-    longest = sorted(self_us, key=lambda name: -self_us[name])[:SHOWN]
+    decode = [span for span, phase in zip(_spans(events), phases, strict=False) if phase == "decode"]
+    wall_s = sum(map(_elapsed_s, decode))
+    found = _operations(decode)
+    kernel_s = _device_s(events, decode)
+    if kernel_s is None:
+        kernel_s = sum(self_s for _, self_s in found.values())
+    longest = sorted(found, key=lambda name: -found[name][1])[:SHOWN]
     return Profile(
         passes=len(decode),
-        wall_s=wall_us * 1e-6,
-        outside_share=max(0.0, 1 - kernel_us / wall_us) if wall_us else None,
-        operations=tuple(
-            Operation(name, calls[name], self_us[name] * 1e-6, self_us[name] / wall_us) for name in longest
-        ),
+        wall_s=wall_s,
+        outside_share=max(0.0, 1 - kernel_s / wall_s) if wall_s else None,
+        operations=tuple(Operation(name, *found[name], found[name][1] / wall_s) for name in longest),
+    )
+
+
+def traces(call: Callable[[], object], device: torch.device, *, repeats: int) -> list[Trace]:
+    """`repeats` calls under the profiler, after one that does not count. `call` must wait for the device."""
+    with torch.profiler.profile(activities=_activities(device)) as recorded:
+        for _ in range(1 + repeats):
+            with record_function(PASS):
+                call()
+    events = list(recorded.events() or ())
+    return [
+        Trace(_elapsed_s(span), _operations([span]), _device_s(events, [span])) for span in _spans(events)[1:]
+    ]
+
+
+def _activities(device: torch.device) -> list[ProfilerActivity]:
+    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+
+
+def _spans(events: Sequence[FunctionEvent]) -> list[FunctionEvent]:
+    """The spans named PASS, oldest first."""
+    found = (event for event in events if event.name == PASS and event.device_type == DeviceType.CPU)
+    return sorted(found, key=lambda event: event.time_range.start)
+
+
+def _elapsed_s(event: FunctionEvent) -> float:
+    return event.time_range.elapsed_us() * 1e-6
+
+
+def _operations(spans: Sequence[FunctionEvent]) -> dict[str, tuple[int, float]]:
+    """Calls and self CPU time, seconds, of every operation in `spans`."""
+    found: dict[str, tuple[int, float]] = {}
+    for span in spans:
+        for operation in _below(span):
+            calls, self_s = found.get(operation.name, (0, 0.0))
+            found[operation.name] = (calls + 1, self_s + operation.self_cpu_time_total * 1e-6)
+    return found
+
+
+def _device_s(events: Sequence[FunctionEvent], spans: Sequence[FunctionEvent]) -> float | None:
+    """How long a GPU worked in `spans`; None where it was not seen at all."""
+    on_device = [e for e in events if e.device_type == DeviceType.CUDA and e.name != PASS]
+    if not on_device:
+        return None
+    return sum(
+        _elapsed_s(event)
+        for event in on_device
+        if any(s.time_range.start <= event.time_range.start < s.time_range.end for s in spans)
     )
 
 
