@@ -7,6 +7,7 @@ An engine's step may be opaque: what a compiled graph does inside shows as one o
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from kshipra.engine.runner import Engine
 from kshipra.engine.sampling import next_ids
 from kshipra.types import Request
 
+# Else torch writes two lines to stderr for every profile, through whatever bar is drawn there.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 PASS = "kshipra::pass"
 SHOWN = 12
 PROFILED_TOKENS = 8  # new tokens a row: a pass leaves thousands of events, and decode passes are alike

@@ -1,5 +1,5 @@
-"""One row's greedy step done in several ways, each a closure that is ready to be timed. Refuses to know clocks
-and what the times are for."""
+"""One row's greedy step done in several ways, each a closure that is ready to be timed. Refuses to know
+clocks and what the times are for."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def or_reason(make: Callable[[], Way]) -> Way | str:
 
 
 def compared(ways: dict[str, Way], dtype: torch.dtype) -> dict[str, float]:
-    """Each way's largest difference of a logit to the first way's. KshipraError where it is more than rounding
-    in `dtype` gives: a way that computes something else is not to be timed."""
+    """Each way's largest difference of a logit to the first way's. KshipraError where it is more than
+    rounding in `dtype` gives: a way that computes something else is not to be timed."""
     found: dict[str, float] = {}
     expected: Tensor | None = None
     for name, way in ways.items():
@@ -127,7 +127,7 @@ def compared(ways: dict[str, Way], dtype: torch.dtype) -> dict[str, float]:
         allowed = ROUNDING[dtype] * float(expected.abs().max())
         if not found[name] <= allowed:
             raise KshipraError(
-                f"The way {name!r} gives logits that differ by {found[name]:.2g} where rounding gives at most "
-                f"{allowed:.2g}: it computes something else, so mend it before timing it."
+                f"The way {name!r} gives logits that differ by {found[name]:.2g} where rounding gives at "
+                f"most {allowed:.2g}: it computes something else, so mend it before timing it."
             )
     return found

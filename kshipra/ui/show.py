@@ -59,6 +59,11 @@ def times(value: float | None) -> str:
     return DASH if value is None else f"{digits(value)}×"
 
 
+def percent(value: float | None) -> str:
+    """A part of 1 in hundredths."""
+    return DASH if value is None else f"{digits(value * 100)} %"
+
+
 def listing(items: list[str]) -> str:
     """A, B and C."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

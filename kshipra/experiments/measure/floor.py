@@ -31,14 +31,16 @@ from kshipra.types import ModelSpec
 
 DECODE = (10, 100, 500, 1000)  # the contexts of the study's table
 UNCACHED = (10, 20, 50, 100, 200, 500, 1000)
-QUICK_TOKENS = 200  # --quick goes so far without cache on a CPU, and leaves 500 out with one
+QUICK_TOKENS = 200  # --quick goes so far without cache on a CPU
+QUICK_LEAVES_OUT = (20, 500)
 
 
 def cases(rig: Rig) -> list[Case]:
     limit = rig.spec.context or max(DECODE)
     quick_limit = QUICK_TOKENS if rig.quick and rig.device.type == "cpu" else limit
-    decode = [t for t in DECODE if t <= limit and not (rig.quick and t == 500)]
-    uncached = [t for t in UNCACHED if t <= min(limit, quick_limit)]
+    left_out = QUICK_LEAVES_OUT if rig.quick else ()
+    decode = [t for t in DECODE if t <= limit and t not in left_out]
+    uncached = [t for t in UNCACHED if t <= min(limit, quick_limit) and t not in left_out]
     profiled = sorted({decode[0], decode[-1]})
     heads, least = rig.spec.heads, decode[0]
     return [
@@ -63,18 +65,23 @@ def measure(rig: Rig, case: Case) -> dict[str, Any]:
 def roof(rig: Rig) -> dict[str, Any]:
     """What memory and arithmetic do at best here and now; of a ceiling, the best sample counts."""
     budget_s = 0.3 if rig.quick else 0.8
-    taken = [roofline.measure(rig.device, rig.engine.dtype, budget_s=budget_s) for _ in range(3)]
+    taken = [
+        roofline.measure(rig.device, rig.engine.dtype, budget_s=budget_s)
+        for _ in range(2 if rig.quick else 3)
+    ]
     return {"bytes_per_s": [r.bytes_per_s for r in taken], "flops_per_s": [r.flops_per_s for r in taken]}
 
 
 def decode(rig: Rig, tokens: int) -> dict[str, Any]:
-    """Seconds of the step to a context of `tokens`, each way's own cache holding all but the newest."""
+    """Seconds of the step to a context of `tokens`, of which the cache has all but the newest. Ways with the
+    same kind of cache share one: all write the same into the same column."""
     model, stored = rig.engine.model, tokens - 1
+    cache = filled(model, stored, KVCache())
     ways = {
-        "preallocated": decode_way(model, filled(model, stored, KVCache())),
+        "preallocated": decode_way(model, cache),
         "concatenated": decode_way(model, filled(model, stored, Concatenated())),
-        "compiled": or_reason(lambda: compiled_way(rig, stored)),
-        "cuda graph": or_reason(lambda: graph_way(model, filled(model, stored, KVCache()))),
+        "compiled": or_reason(lambda: compiled_way(rig, cache)),
+        "CUDA graph": or_reason(lambda: graph_way(model, cache)),
     }
     return {"ways": in_turns(rig, ways), **asked_for(rig.spec, columns=1, stored=tokens, kept=1)}
 
@@ -95,12 +102,12 @@ def no_cache(rig: Rig, tokens: int) -> dict[str, Any]:
 
 
 def profile(rig: Rig, tokens: int) -> dict[str, Any]:
-    """The step under the profiler, and without it before and after."""
+    """The step under the profiler and without it, in turns."""
     model = rig.engine.model
-    plain = decode_way(model, filled(model, tokens - 1, KVCache()))
-    compiled = or_reason(lambda: compiled_way(rig, tokens - 1))
+    cache = filled(model, tokens - 1, KVCache())
+    compiled = or_reason(lambda: compiled_way(rig, cache))
     return {
-        "preallocated": traced(rig, plain),
+        "preallocated": traced(rig, decode_way(model, cache)),
         "compiled": {"unavailable": compiled} if isinstance(compiled, str) else traced(rig, compiled),
     }
 
@@ -121,9 +128,8 @@ def width(rig: Rig, tokens: int, head_size: int) -> dict[str, Any]:
 MEASURES = {"roofline": roof, "decode": decode, "no cache": no_cache, "profile": profile, "width": width}
 
 
-def compiled_way(rig: Rig, stored: int) -> Way:
-    model = rig.variant(execution="compiled").model
-    return decode_way(model, filled(model, stored, KVCache()))
+def compiled_way(rig: Rig, cache: KVCache) -> Way:
+    return decode_way(rig.variant(execution="compiled").model, cache)
 
 
 def in_turns(rig: Rig, ways: dict[str, Way | str]) -> dict[str, dict[str, Any]]:
@@ -141,10 +147,12 @@ def in_turns(rig: Rig, ways: dict[str, Way | str]) -> dict[str, dict[str, Any]]:
 
 
 def traced(rig: Rig, way: Way) -> dict[str, Any]:
-    """Traces of the step, and its seconds without the profiler from before and after."""
-    step_s = rig.timed_s(way.step)
-    found = traces(way.step, rig.device, repeats=rig.repeats)
-    return {"traces": found, "step_s": step_s + rig.timed_s(way.step)}
+    """Traces of the step and, each taken just before its trace, its seconds without the profiler."""
+    found: dict[str, list] = {"step_s": [], "traces": []}
+    for _ in range(rig.repeats):
+        found["step_s"] += rig.timed_s(way.step, repeats=1)
+        found["traces"] += traces(way.step, rig.device, repeats=1)
+    return found
 
 
 def asked_for(spec: ModelSpec, *, columns: int, stored: int, kept: int) -> dict[str, int]:
@@ -182,9 +190,7 @@ def shrunk(rig: Rig, head_size: int) -> Engine:
         eos_token_id=None,
     )
     if spec.family != "gpt2":
-        shape |= dict(
-            num_key_value_heads=spec.kv_heads, intermediate_size=inner * width // spec.width
-        )
+        shape |= dict(num_key_value_heads=spec.kv_heads, intermediate_size=inner * width // spec.width)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(spec.family, **shape))

@@ -1,0 +1,194 @@
+"""The staircase: jumps that are there are found and others are not, and the verdict follows the samples."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from conftest import byte_level_tokenizer, make_gpt2, make_llama
+from kshipra.engine.runner import Engine
+from kshipra.errors import InputError
+from kshipra.experiments import experiment_named
+from kshipra.experiments import run as running
+from kshipra.experiments.measure import staircase as measuring
+from kshipra.experiments.report import report_of
+from kshipra.experiments.report.jumps import by_chance, jumps, near
+from kshipra.experiments.report.parts import Figure, Table
+from kshipra.experiments.report.staircase_series import ALONE, PRODUCTS, series
+from kshipra.experiments.results import CaseResult, Results
+from kshipra.experiments.rig import Rig
+from kshipra.types import ModelChoice
+from kshipra.ui.show import digits, percent, seconds
+
+LENGTHS = list(range(20, 1021, 20))
+
+
+def rig_of(monkeypatch, make, implementation="auto") -> Rig:
+    tiny = Engine(make().float(), byte_level_tokenizer(), implementation=implementation)
+    monkeypatch.setattr("kshipra.experiments.rig.load_or_random", lambda choice, progress: (tiny, "random"))
+    return Rig(ModelChoice("gpt2", device="cpu"))
+
+
+@pytest.fixture(scope="module", params=[make_gpt2, make_llama])
+def taken(request, tmp_path_factory) -> Results:
+    with pytest.MonkeyPatch.context() as patch:
+        rig = rig_of(patch, request.param)
+        folder = tmp_path_factory.mktemp("staircase")
+        return running.run(experiment_named("staircase"), rig, folder, progress=lambda *_: None)
+
+
+def noisy(value: float, noise: float, dice: random.Random) -> list[float]:
+    """Three samples that other work made longer."""
+    return [value * (1 + noise * dice.random()) for _ in range(3)]
+
+
+def made(
+    taken: Results, step_jumps: dict[int, float], product_jumps: dict[int, float], noise: float = 0.01
+) -> Results:
+    """Samples of one piece a sweep: 1 ms a token for the step and 0.8 for its products, and the jumps'
+    seconds from each length on. QKV has the products' jumps."""
+    dice = random.Random(0)
+
+    def risen(tokens: int, found: dict[int, float]) -> float:
+        return sum(height for start, height in found.items() if tokens >= start)
+
+    each = {name: [noisy(0.2e-3 * t, noise, dice) for t in LENGTHS] for name in PRODUCTS}
+    each["qkv"] = [noisy(0.2e-3 * t + risen(t, product_jumps), noise, dice) for t in LENGTHS]
+    each["attention"] = [noisy(0.1e-3 * t, noise, dice) for t in LENGTHS]
+    each["head"] = [noisy(0.3e-3 * t, noise, dice) for t in LENGTHS]
+    each["step"] = [noisy(1e-3 * t + risen(t, step_jumps), noise, dice) for t in LENGTHS]
+    cases = tuple(
+        CaseResult(
+            f"sweep {sweep}",
+            {"sweep": sweep, "step_tokens": 20, "lengths": LENGTHS},
+            {
+                "timed_layers": 1,
+                "layers": 1,
+                "taken_s": {name: [v[sweep] for v in values] for name, values in each.items()},
+            },
+            1.0,
+            "2026-01-01T00:00:00+00:00",
+        )
+        for sweep in range(3)
+    )
+    return Results("staircase", taken.settings, taken.model, taken.machine, taken.versions, None, cases, True)
+
+
+STAIRS = {260: 0.05, 460: 0.08, 640: 0.12, 780: 0.15}
+
+
+def test_every_sweep_takes_every_length_in_its_own_order(taken):
+    orders = [[t for case in taken.of(sweep=sweep) for t in case.settings["lengths"]] for sweep in range(3)]
+    assert [sorted(order) for order in orders] == [list(range(20, 257, 20))] * 3
+    assert len({tuple(order) for order in orders}) == 3
+    for case in taken.cases:
+        assert {len(values) for values in case.samples["taken_s"].values()} == {len(case.settings["lengths"])}
+        assert set(case.samples["taken_s"]) == {*ALONE, "step"}
+
+
+@pytest.mark.parametrize("make", [make_gpt2, make_llama])
+def test_the_products_are_the_models(monkeypatch, make):
+    rig, seen = rig_of(monkeypatch, make), []
+    for block in rig.engine.model.blocks:
+        for name in PRODUCTS:
+            getattr(block, name).register_forward_hook(lambda module, *_: seen.append(module.weight))
+    for call in list(measuring.parts(rig, 20, 2).values())[: len(PRODUCTS)]:
+        call()
+    expected = [getattr(block, name).weight for name in PRODUCTS for block in rig.engine.model.blocks]
+    assert [id(weight) for weight in seen] == [id(weight) for weight in expected]
+
+
+def test_a_model_behind_the_adapter_is_refused(monkeypatch):
+    rig = rig_of(monkeypatch, make_gpt2, "transformers")
+    with pytest.raises(InputError, match="not those of the adapter"):
+        measuring.cases(rig)
+
+
+def test_the_samples_are_put_together_by_length(taken):
+    found = series(taken)
+    assert found.lengths == list(range(20, 257, 20))
+    case = next(case for case in taken.of(sweep=1) if 60 in case.settings["lengths"])
+    place = case.settings["lengths"].index(60)
+    assert found.taken_s["step"][2][1] == case.samples["taken_s"]["step"][place]
+    assert found.taken_s["qkv"][2][1] == 2 * case.samples["taken_s"]["qkv"][place]  # layers
+    assert found.taken_s["head"][2][1] == case.samples["taken_s"]["head"][place]
+
+
+def test_jumps_are_found_where_they_are_and_nowhere_else():
+    dice = random.Random(1)
+    line = [1e-3 * t * (1 + 0.01 * dice.random()) for t in LENGTHS]
+    assert jumps(LENGTHS, line).at == ()
+    stairs = [value + 0.1 * (t >= 500) for value, t in zip(line, LENGTHS, strict=True)]
+    assert jumps(LENGTHS, stairs).at == (500,)
+    curved = [1e-3 * t + 1e-6 * t * t for t in LENGTHS]
+    assert jumps(LENGTHS, curved).at == ()
+    outlier = [value * (2 if t == 500 else 1) for value, t in zip(line, LENGTHS, strict=True)]
+    assert jumps(LENGTHS, outlier).at == ()
+    falling = [value - 0.1 * (t >= 500) for value, t in zip(line, LENGTHS, strict=True)]
+    assert (jumps(LENGTHS, falling).at, jumps(LENGTHS, falling).drops) == ((), 1)
+    assert jumps(LENGTHS[:5], line[:5]) is None
+
+
+def test_a_jump_from_one_length_to_the_next_is_found_on_a_dense_grid():
+    every = list(range(8, 1025))
+    level = [5e-3 + 4e-3 * sum(t > edge for edge in (256, 448, 640)) for t in every]
+    assert jumps(every, level).at == (257, 449, 641)
+
+
+def test_nearness_and_chance():
+    assert near((100, 300), (110, 500), 20) == (100,)
+    assert by_chance(2, [20, 40, 60, 80], (40,), 20) == pytest.approx(2 * 3 / 4)
+
+
+def test_jumps_of_the_products_support_the_hypothesis(taken):
+    results = made(taken, STAIRS, STAIRS)
+    report = report_of(results)
+    assert "jumps at 260, 460, 640 and 780 (by" in report.answers[0]
+    assert "4 of 4 coincide" in report.answers[0]
+    assert "hypothesis is supported here" in report.answers[0]
+    assert any("move together" in answer for answer in report.answers)
+    assert any("at 256, 448, 640 and 768 this step jumps too" in answer for answer in report.answers)
+    table = next(part for part in report.parts if isinstance(part, Table) and part.key == "jumps")
+    assert [row[0] for row in table.rows] == ["260", "460", "640", "780"]
+    assert {row[4] for row in table.rows} == {"QKV"}
+
+
+def test_jumps_elsewhere_or_lower_do_not(taken):
+    elsewhere = report_of(made(taken, STAIRS, {360: 0.05, 560: 0.08, 700: 0.12})).answers[0]
+    assert "0 of 4 coincide" in elsewhere
+    assert "not supported here" in elsewhere
+    lower = report_of(made(taken, STAIRS, {start: 0.3 * height for start, height in STAIRS.items()}))
+    assert "not supported here" in lower.answers[0]
+
+
+def test_no_jump_is_no_staircase_and_noise_settles_nothing(taken):
+    assert "no staircase here" in report_of(made(taken, {}, {})).answers[0]
+    assert "settles nothing" in report_of(made(taken, {}, {}, noise=2.0)).answers[0]
+
+
+def test_the_answers_numbers_are_the_samples(taken):
+    results = made(taken, STAIRS, STAIRS)
+    found, report = series(results), report_of(results)
+    step = [min(values) for values in found.taken_s["step"]]
+    products = [sum(min(found.taken_s[name][place]) for name in PRODUCTS) for place in range(len(LENGTHS))]
+    said = " ".join(report.answers)
+    assert f"{percent(products[-1] / step[-1])} and attention" in said
+    height = jumps(LENGTHS, products).seconds[12 - 1] / jumps(LENGTHS, step).seconds[12 - 1]
+    assert height == pytest.approx(1, abs=0.1)
+    figures = {part.key: part for part in report.parts if isinstance(part, Figure)}
+    assert set(figures) == {"step", "excess", "parts"}
+    middle = sorted(found.taken_s["step"][-1])[1]
+    assert f"{seconds(middle)} at 1,020" in figures["step"].caption
+    assert f"Above {percent(found.whole.threshold)} it is a jump" in figures["excess"].caption
+    per_token = digits(min(found.taken_s["mlp_in"][0]) / 20 * 1e6)
+    assert f"at best {per_token} µs at 20 tokens" in figures["parts"].caption
+
+
+def test_an_unfinished_run_gives_what_there_is(taken):
+    for many in range(1, len(taken.cases) + 1):
+        cut = Results(
+            taken.experiment, taken.settings, taken.model, taken.machine, taken.versions, None,
+            taken.cases[:many], False,
+        )  # fmt: skip
+        assert report_of(cut).answers
