@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kshipra.experiments import experiment_named
 from kshipra.experiments.report import study
 from kshipra.experiments.report.floor_figures import (
@@ -77,20 +79,22 @@ def verdict(results: Results) -> str | None:
         roads.append(f"{seconds(profiled)} ({percent(profiled / step)}) by the profiler, outside kernels")
     if not roads:
         return None
-    part = (narrow if narrow is not None else profiled) / step
-    if part >= MAIN:
-        judged = "The suspect is confirmed here: overhead is the main part of the floor."
-    elif part < SMALL:
-        judged = (
-            "The numbers do not support the suspect here: the floor is the kernels' own work, not overhead."
-        )
-    else:
-        judged = "The suspect explains a part of the floor here, but not most of it."
     return (
         f"Study B suspects per-step overhead, Python and kernel launches. The step at "
         f"{count(case.settings['tokens'])} tokens takes {seconds(step)}; overhead is "
-        f"{' and '.join(roads)}. {judged}"
+        f"{' and '.join(roads)}. {judged([part / step for part in (narrow, profiled) if part is not None])}"
     )
+
+
+def judged(shares: Sequence[float]) -> str:
+    """What the overhead's share of the step, found by one road or two, says of the suspect."""
+    if min(shares) >= MAIN:
+        return "The suspect is confirmed here: overhead is the main part of the floor."
+    if max(shares) >= MAIN:
+        return "The two roads disagree, so this run settles nothing: repeat it while nothing else runs."
+    if max(shares) >= SMALL:
+        return "The suspect explains a part of the floor here, but not most of it."
+    return "The numbers do not support the suspect here: the floor is the kernels' own work, not overhead."
 
 
 def roofline_answer(results: Results) -> str | None:
