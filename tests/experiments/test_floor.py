@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -18,6 +19,7 @@ from kshipra.experiments import run as running
 from kshipra.experiments import steps as doing
 from kshipra.experiments.measure import floor as measuring
 from kshipra.experiments.report import report_of
+from kshipra.experiments.report.floor import judged
 from kshipra.experiments.report.floor_split import split
 from kshipra.experiments.report.parts import Figure
 from kshipra.experiments.results import Results, from_document
@@ -187,9 +189,18 @@ WIDTHS = {"width 16": 1e-3, "width 32": 1e-3}  # as long whatever there is to do
     [(1.1e-3, "is confirmed"), (2.5e-3, "a part of the floor"), (20e-3, "do not support the suspect")],
 )
 def test_the_verdict_follows_the_narrow_models(taken, step, sentence):
-    spoken = report_of(changed(taken, WIDTHS | {"decode, 10 tokens": step}))
-    assert sentence in spoken.answers[0]
-    assert "1 ms (" in spoken.answers[0]
+    results = changed(taken, WIDTHS | {"decode, 10 tokens": step})
+    cases = tuple(case for case in results.cases if case.settings["kind"] != "profile")
+    answer = report_of(replace(results, cases=cases)).answers[0]
+    assert sentence in answer
+    assert f"1 ms ({percent(1e-3 / step)[:2]}" in answer
+
+
+def test_two_roads_that_disagree_settle_nothing():
+    assert "confirmed" in judged([0.6, 0.9])
+    assert "settles nothing" in judged([0.2, 0.9])
+    assert "a part" in judged([0.1, 0.3])
+    assert "do not support" in judged([0.1, 0.2])
 
 
 def test_whether_the_floor_drops_follows_the_compiled_step(taken):
