@@ -138,7 +138,6 @@ def add_bars(
     )
     figure.data = figure.data[:-1]
     figure.add_trace(bar)
-    figure.update_xaxes(type="category")
 
 
 def add_published(figure: go.Figure, name: str, x: Sequence, y: Sequence[float]) -> None:
