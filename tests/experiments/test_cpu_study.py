@@ -18,7 +18,7 @@ from kshipra.experiments import run as running
 from kshipra.experiments.measure import cpu_study
 from kshipra.experiments.report import report_of
 from kshipra.experiments.report.parts import Figure
-from kshipra.experiments.results import FILE, Results, read
+from kshipra.experiments.results import FILE, Results
 from kshipra.experiments.rig import Rig
 from kshipra.types import ModelChoice
 from kshipra.ui import show
@@ -31,23 +31,18 @@ def told(*_) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Engine:
-    return Engine(make_gpt2().float(), byte_level_tokenizer())
-
-
-@pytest.fixture
-def rig(tiny, monkeypatch) -> Rig:
+def rig():
     """A tiny model, and its processes all this one."""
-    monkeypatch.setattr("kshipra.experiments.rig.load_or_random", lambda choice, progress: (tiny, "random"))
-    monkeypatch.setattr(
-        running, "in_own_process", lambda experiment, rig, case: experiment.measuring().measure(rig, case)
-    )
-    return Rig(ModelChoice("gpt2", device="cpu"), quick=True)
+    tiny = Engine(make_gpt2().float(), byte_level_tokenizer())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kshipra.experiments.rig.load_or_random", lambda choice, progress: (tiny, "random"))
+        patch.setattr(running, "in_own_process", lambda e, rig, case: e.measuring().measure(rig, case))
+        yield Rig(ModelChoice("gpt2", device="cpu"), quick=True)
 
 
-@pytest.fixture
-def results(rig, tmp_path) -> Results:
-    return running.run(EXPERIMENT, rig, tmp_path, progress=told)
+@pytest.fixture(scope="module")
+def results(rig, tmp_path_factory) -> Results:
+    return running.run(EXPERIMENT, rig, tmp_path_factory.mktemp("results"), progress=told)
 
 
 def answers(results: Results) -> str:
@@ -161,7 +156,3 @@ def test_an_unfinished_run_tells_what_there_is(results):
     for count in range(1, len(results.cases)):
         part = replace(results, cases=results.cases[:count], finished=False)
         assert report_of(part).answers
-
-
-def test_results_survive_the_file(rig, results, tmp_path):
-    assert read(tmp_path / FILE) == results

@@ -34,23 +34,18 @@ def told(*_) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Engine:
-    return Engine(make_gpt2().float(), byte_level_tokenizer())
-
-
-@pytest.fixture
-def rig(tiny, monkeypatch) -> Rig:
+def rig():
     """A tiny model, and its processes all this one."""
-    monkeypatch.setattr("kshipra.experiments.rig.load_or_random", lambda choice, progress: (tiny, "random"))
-    monkeypatch.setattr(
-        running, "in_own_process", lambda experiment, rig, case: experiment.measuring().measure(rig, case)
-    )
-    return Rig(ModelChoice("gpt2", device="cpu"), quick=True)
+    tiny = Engine(make_gpt2().float(), byte_level_tokenizer())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kshipra.experiments.rig.load_or_random", lambda choice, progress: (tiny, "random"))
+        patch.setattr(running, "in_own_process", lambda e, rig, case: e.measuring().measure(rig, case))
+        yield Rig(ModelChoice("gpt2", device="cpu"), quick=True)
 
 
-@pytest.fixture
-def results(rig, tmp_path) -> Results:
-    return running.run(EXPERIMENT, rig, tmp_path, progress=told)
+@pytest.fixture(scope="module")
+def results(rig, tmp_path_factory) -> Results:
+    return running.run(EXPERIMENT, rig, tmp_path_factory.mktemp("results"), progress=told)
 
 
 def answers(results: Results) -> str:
@@ -202,7 +197,7 @@ def test_whole_life_peaks_are_held_against_loading(results):
         return answers(replace(results, cases=tuple(cases)))
 
     assert "says nothing about batching" in answer(900, 500)
-    assert "set by loading in 0 of 3" in answer(500, 900)
+    assert "set by loading in 0 of 2" in answer(500, 900)
 
 
 def test_an_unfinished_run_tells_what_there_is(results):

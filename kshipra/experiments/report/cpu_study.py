@@ -24,9 +24,9 @@ def report(results: Results) -> Report:
     place = where(results)
     parts: list[Figure | Table] = []
     if speeds:
-        parts += [
-            cpu_figures.steps_figure(speeds, lines, place), cpu_figures.rates_figure(speeds, place), cpu_figures.speed_table(speeds, lines, place)
-        ]  # fmt: skip
+        parts.append(cpu_figures.steps_figure(speeds, lines, place))
+        parts.append(cpu_figures.rates_figure(speeds, place))
+        parts.append(cpu_figures.speed_table(speeds, lines, place))
     if memory:
         parts += [cpu_figures.memory_figure(memory, place), cpu_figures.memory_table(memory, place)]
     answers = [*ids_answer(results), *rate_answers(speeds), *line_answers(lines, speeds)]

@@ -41,11 +41,9 @@ def report(results: Results) -> Report:
     tests = churn.predictions(runs)
     parts: list[Figure | Table] = []
     if plain:
-        parts += [
-            memory_figures.rows_figure(plain, place),
-            memory_figures.climb_figure(plain, place),
-            memory_figures.rows_table(plain, place),
-        ]
+        parts.append(memory_figures.rows_figure(plain, place))
+        parts.append(memory_figures.climb_figure(plain, place))
+        parts.append(memory_figures.rows_table(plain, place))
     if tests:
         parts.append(memory_figures.predictions_table(tests, place))
     if any(change != PLAIN for _, change in runs):

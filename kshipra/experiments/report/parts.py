@@ -126,7 +126,11 @@ def add_bars(
     add_line(figure, name, x, samples, number=number, scale=scale)
     line = figure.data[-1]
     bar = go.Bar(
-        x=line.x, y=line.y, name=name, error_y=line.error_y, marker_color=COLOURS[number % len(COLOURS)]
+        x=line.x,
+        y=line.y,
+        name=name,
+        error_y=line.error_y.to_plotly_json(),
+        marker_color=COLOURS[number % len(COLOURS)],
     )
     figure.data = figure.data[:-1]
     figure.add_trace(bar)
