@@ -58,8 +58,8 @@ def fitted(runs: Sequence[dict[str, Any]]) -> Line:
 
 
 def life(sample: dict[str, Any]) -> float | None:
-    """The most that was ever resident: before the run's meter reset the mark, or after."""
-    marks = (sample["warm"]["high_water_bytes"], sample["after"]["high_water_bytes"])
+    """The most that was ever resident; every run resets the mark, the warm-up's too."""
+    marks = [sample[at]["high_water_bytes"] for at in ("loaded", "warm", "after")]
     return None if None in marks else max(marks)
 
 

@@ -18,7 +18,7 @@ def rows_figure(plain: dict[int, list[Run]], place: str) -> Figure:
     x = [str(rows) for rows in plain]
     kinds = (
         ("peak above the warm process", peaks),
-        ("tensors alive and written", lambda runs: [alive(runs) or 0]),
+        ("tensors alive at their peak", lambda runs: [alive(runs) or 0]),
         ("freed, but kept by the allocator", lambda runs: [run.kept for run in runs]),
     )
     for number, (name, of) in enumerate(kinds):
@@ -94,8 +94,8 @@ def rows_table(plain: dict[int, list[Run]], place: str) -> Table:
         "One at a time, and in batches",
         columns,
         tuple(rows),
-        "Median (least to greatest) over processes. Tensors alive are those at their own peak, "
-        f"less the room in the cache that no token has reached. {place}.",
+        "Median (least to greatest) over processes. Tensors alive count "
+        f"the cache's room to grow, which is resident only where it was touched. {place}.",
     )
 
 

@@ -27,8 +27,7 @@ class Run(NamedTuple):
     climb: list[float]  # resident above the warm process after each pass
     tensors: dict[str, int] | None
     books: tuple[dict[str, int], dict[str, int]] | None  # mallinfo2 when warm and in the end
-    held: int  # the cache's tensors
-    unwritten: int  # of them, room that no token has reached: not resident
+    held: int  # the cache's tensors, with room to grow
 
 
 Group = dict[tuple[int, str], list[Run]]
@@ -36,9 +35,8 @@ Group = dict[tuple[int, str], list[Run]]
 
 def read(sample: dict[str, Any]) -> Run:
     warm, ended, steps = sample["warm"], sample["ended"], sample["steps"]
-    marks = (warm["high_water_bytes"], ended["high_water_bytes"])
+    marks = [at["high_water_bytes"] for at in (sample["loaded"], warm, ended)]  # each run resets the mark
     books = (warm["allocator"], ended["allocator"])
-    held = max(step["kv_held_bytes"] for step in steps)
     return Run(
         passes=len(steps),
         peak=steps[-1]["peak_extra_bytes"],
@@ -50,8 +48,7 @@ def read(sample: dict[str, Any]) -> Run:
         climb=[step["resident_bytes"] - warm["resident_bytes"] for step in steps],
         tensors=sample["tensors"],
         books=None if None in books else books,
-        held=held,
-        unwritten=held - max(step["kv_bytes"] for step in steps if step["kv_held_bytes"] == held),
+        held=max(step["kv_held_bytes"] for step in steps),
     )
 
 
@@ -67,13 +64,13 @@ def peaks(runs: Sequence[Run]) -> list[float]:
 
 
 def alive(runs: Sequence[Run]) -> float | None:
-    """Tensors alive at their peak, less the cache's unwritten room. Allocations are the same in every
-    process, so one was asked."""
-    return next((run.tensors["live_peak_bytes"] - run.unwritten for run in runs if run.tensors), None)
+    """Tensors alive at their peak. Allocations are the same in every process, so one was asked."""
+    return next((run.tensors["live_peak_bytes"] for run in runs if run.tensors), None)
 
 
 def beyond(runs: Sequence[Run]) -> list[float]:
-    """Of each peak, what is no live tensor; empty where nobody asked what is alive."""
+    """Of each peak, what is no live tensor (below zero: room of a cache that was never touched); empty where
+    nobody asked what is alive."""
     live = alive(runs)
     return [] if live is None else [run.peak - live for run in runs]
 
