@@ -8,6 +8,7 @@ A_STEP_S = {"kv_cache": 0.058, "static_batch": 0.11}
 A_PEAK_MB = {"kv_cache": 1208, "static_batch": 1147}  # 4 x 20 tokens, one prompt at a time and batched
 A_PASSES = {"kv_cache": 80, "static_batch": 20}
 A_KV_30_TOKENS_MB = 0.66
+A_KV_TOKEN_BYTES = 2 * 12 * 768 * 4  # by the shape of its model: K and V, layers, width, fp32
 
 STUDY_B = "study B (GPT-2 small, fp32, A40)"
 B_PROMPT = "Hello, I'm a language model,"

@@ -1,0 +1,134 @@
+"""What a process's memory looks like from outside, from its allocator and from torch. Knows no case.
+
+Readings that a system does not give are None: glibc alone has mallinfo2, Linux alone a high-water mark.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from kshipra import machine
+from kshipra.engine.cache import KVCache
+from kshipra.engine.meter import STATUS
+
+
+class Mallinfo2(ctypes.Structure):
+    """glibc's own books (mallinfo(3)): heap from the system, mapped blocks, in use, free, free at the top."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd",
+            "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+KEPT_FIELDS = ("arena", "hblkhd", "uordblks", "fordblks", "keepcost")
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """One that may take glibc's place: a function of its own by which it is known, and which gives free
+    memory back."""
+
+    libraries: tuple[str, ...]
+    function: str
+    arguments: tuple[Any, ...]
+
+    def library(self) -> str | None:
+        """What LD_PRELOAD takes, or None where it is not installed."""
+        return next(filter(None, map(ctypes.util.find_library, self.libraries)), None)
+
+    def loaded(self) -> bool:
+        return hasattr(ctypes.CDLL(None), self.function)
+
+
+ALLOCATORS = {
+    "jemalloc": Allocator(("jemalloc",), "mallctl", (b"arena.4096.purge", None, None, None, 0)),  # 4096: all
+    "tcmalloc": Allocator(("tcmalloc", "tcmalloc_minimal"), "MallocExtension_ReleaseFreeMemory", ()),
+    "mimalloc": Allocator(("mimalloc",), "mi_collect", (True,)),
+}
+
+
+SYSTEM = "the system's allocator"
+
+
+def loaded_allocator() -> str:
+    """Whose malloc this process uses."""
+    return next((name for name, found in ALLOCATORS.items() if found.loaded()), SYSTEM)
+
+
+def give_back() -> None:
+    """Have whichever allocator there is return its free memory to the system."""
+    machine.release_free_memory()
+    for allocator in ALLOCATORS.values():
+        if allocator.loaded():
+            getattr(ctypes.CDLL(None), allocator.function)(*allocator.arguments)
+
+
+def mallinfo2() -> dict[str, int] | None:
+    """glibc's books in bytes; None where another allocator does the work, so that they would be empty."""
+    function = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if function is None or loaded_allocator() != SYSTEM:
+        return None
+    function.restype = Mallinfo2
+    books = function()
+    return {name: getattr(books, name) for name in KEPT_FIELDS}
+
+
+def high_water_bytes() -> int | None:
+    """The most that was ever resident, or since the mark was reset.
+
+    Not getrusage's ru_maxrss: a child process starts with its parent's.
+    """
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+
+
+def reading() -> dict[str, Any]:
+    return {
+        "resident_bytes": machine.resident_bytes(),
+        "high_water_bytes": high_water_bytes(),
+        "allocator": mallinfo2(),
+    }
+
+
+def tensor_bytes(call: Callable[[], Any]) -> dict[str, int]:
+    """Of the tensors that `call` makes on the processor: most bytes alive at once, bytes and number in all.
+
+    torch's own allocator is asked, so what happens inside an operation counts, and what other libraries
+    allocate for themselves does not. Tensors from before `call` count as nothing, when they go too.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        call()
+    alive = peak = allocated = count = 0
+    for event in recorded.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            alive += event.nbytes()
+            peak = max(peak, alive)
+            allocated += max(0, event.nbytes())
+            count += event.nbytes() > 0
+    return {"live_peak_bytes": peak, "allocated_bytes": allocated, "allocations": count}
+
+
+class Concatenated(KVCache):
+    """The cache as both studies keep it: each pass makes new tensors of the old columns and the new ones."""
+
+    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if layer == len(self._layers):
+            self._layers.append((k.contiguous(), v.contiguous()))
+        else:
+            keys, values = self._layers[layer]
+            self._layers[layer] = torch.cat((keys, k), dim=2), torch.cat((values, v), dim=2)  # (B, G, S, D)
+        return self._layers[layer]
