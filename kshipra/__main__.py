@@ -116,10 +116,6 @@ def print_texts(prompts: Sequence[str], result: RunResult) -> None:
     ERRORS.print(f"{result.mode}: {figures}, {result.forward_passes} passes", style="dim")
 
 
-def experiments(arguments: argparse.Namespace) -> int:
-    return command.experiments(arguments, ERRORS)
-
-
 def models(_: argparse.Namespace) -> None:
     from rich.table import Table
 
@@ -131,7 +127,12 @@ def models(_: argparse.Namespace) -> None:
     Console().print(table)
 
 
-VERBS = {"generate": generate, "bench": bench_verb.bench, "experiments": experiments, "models": models}
+VERBS = {
+    "generate": generate,
+    "bench": bench_verb.bench,
+    "experiments": command.experiments,
+    "models": models,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What the shell shows on stderr while it works: bars that go away again."""
+"""Where the shell writes: results on stdout, and on stderr, while it works, bars that go away again."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from kshipra.engine.runner import Engine
 
 ERRORS = Console(stderr=True)
+WIDE_COLUMNS = 140  # of what goes into a file or a pipe
+
+
+def screen() -> Console:
+    """stdout, as wide as the terminal is."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDE_COLUMNS)
 
 
 def load_engine(choice: ModelChoice) -> Engine:
@@ -36,7 +43,7 @@ def load_engine(choice: ModelChoice) -> Engine:
         return load_choice(choice, progress=progress)
 
 
-def counting_bar(what: str, total: int) -> tuple[Progress, int]:
+def counting_bar(what: str, total: int | None = None) -> tuple[Progress, int]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=ERRORS, transient=True)
     return bar, bar.add_task(what, total=total)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from kshipra import bars
 from kshipra import bench as benching
 from kshipra.bars import counting_bar, load_engine
 from kshipra.cases import MODE_NAMES, Case, cases_of, engines_of, reference_of
@@ -22,8 +23,6 @@ from kshipra.types import Request, plain
 if TYPE_CHECKING:
     from kshipra.engine.runner import Engine
     from kshipra.quality import Quality
-
-WIDE_COLUMNS = 140  # of a table that goes into a file or a pipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +60,7 @@ def bench(arguments: argparse.Namespace) -> int:
         prompt_tokens=arguments.prompt_tokens,
         new_tokens=arguments.new_tokens,
     )
-    screen = Console()
-    screen = Console(width=screen.width if screen.is_terminal else WIDE_COLUMNS)
+    screen = bars.screen()
     report = _measured(arguments, engines, requests, screen)
     if arguments.profile:
         report["profile"] = _profiled(engines, requests, screen)

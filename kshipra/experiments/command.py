@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Screen
 
+from kshipra.bars import ERRORS, counting_bar, screen
 from kshipra.errors import InputError
 from kshipra.experiments import EXPERIMENTS, NAMES, Experiment, experiment_named
 from kshipra.experiments.results import FILE, Results, read
@@ -54,7 +53,7 @@ def folder_of(experiment: Experiment, arguments: argparse.Namespace) -> Path:
     return Path("experiments") / model / experiment.name
 
 
-def experiments(arguments: argparse.Namespace, errors: Console) -> int:
+def experiments(arguments: argparse.Namespace) -> int:
     for experiment in chosen(arguments):
         folder = folder_of(experiment, arguments)
         if arguments.plots_only:
@@ -62,20 +61,19 @@ def experiments(arguments: argparse.Namespace, errors: Console) -> int:
                 raise InputError(f"There is no {folder / FILE}: run the experiment first, or give its --out.")
             results = read(folder / FILE)
         else:
-            results = measured(experiment, arguments, folder, errors)
-        draw(results, folder, errors)
+            results = measured(experiment, arguments, folder)
+        draw(results, folder)
     return 0
 
 
-def measured(experiment: Experiment, arguments: argparse.Namespace, folder: Path, errors: Console) -> Results:
+def measured(experiment: Experiment, arguments: argparse.Namespace, folder: Path) -> Results:
     """The results of a run that shows, on the line of its bar, what is measured now."""
     from kshipra.experiments.rig import Rig
     from kshipra.experiments.run import run
     from kshipra.types import ModelChoice
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as bar:
-        task = bar.add_task(experiment.name, total=None)
+    bar, task = counting_bar(experiment.name)
+    with bar:
 
         def counted(what: str, done: int, total: int) -> None:
             bar.update(task, description=f"{experiment.name}: {what}", completed=done, total=total)
@@ -89,18 +87,17 @@ def measured(experiment: Experiment, arguments: argparse.Namespace, folder: Path
         return run(experiment, rig, folder, progress=counted)
 
 
-def draw(results: Results, folder: Path, errors: Console) -> None:
+def draw(results: Results, folder: Path) -> None:
     """Answers and tables on the screen, everything into the folder."""
     from kshipra.experiments.report import report_of
     from kshipra.experiments.report.save import save
 
     found = report_of(results)
-    screen = Console(highlight=False)
-    print_report(found, screen.print)
+    print_report(found, screen().print)
     files, complaint = save(found, results, folder)
-    errors.print(f"{folder / FILE}, {', '.join(path.name for path in files)}", style="dim")
+    ERRORS.print(f"{folder / FILE}, {', '.join(path.name for path in files)}", style="dim")
     if complaint:
-        errors.print(complaint)
+        ERRORS.print(complaint)
 
 
 def print_report(found: Report, say: Callable[..., None]) -> None:
