@@ -45,29 +45,7 @@ const take = async (file) => {
   if (text === null) return say(filled(words.notRead, { file: name }), true);
   ask({ text, name }, name);
 };
-const input = make("input", {
-  type: "file", accept: ".json,application/json",
-  on: {
-    change: () => {
-      take(input.files[0]);
-      input.value = ""; // the same file may be chosen again
-    },
-  },
-});
-const over = (yes) => (event) => {
-  event.preventDefault();
-  drop.classList.toggle("k-over", yes);
-};
-const drop = make("label", {
-  class: "k-drop",
-  on: {
-    dragover: over(true), dragleave: over(false),
-    drop: (event) => {
-      over(false)(event);
-      take(event.dataTransfer.files[0]);
-    },
-  },
-}, input, make("b", { text: words.choose }), make("span", { text: words.orDrop }), make("small", { text: words.private }));
+const drop = filePicker({ accept: ".json,application/json", choose: words.choose, orDrop: words.orDrop, hint: words.private, take });
 
 const build = () => root.append(
   make("header", {}, make("h2", { text: words.heading }), make("p", { text: words.sentence })),

@@ -69,29 +69,7 @@ const makeExport = ({ words, open, page }) => {
     open(run, "race", "file");
     document.getElementById("tab-race")?.focus(); // this view, and the focus with it, has just been hidden
   };
-  const input = make("input", {
-    type: "file", accept: ".json,.html,application/json,text/html",
-    on: {
-      change: () => {
-        take(input.files[0]);
-        input.value = ""; // the same file may be chosen again
-      },
-    },
-  });
-  const over = (yes) => (event) => {
-    event.preventDefault();
-    drop.classList.toggle("k-over", yes);
-  };
-  const drop = make("label", {
-    class: "k-drop",
-    on: {
-      dragover: over(true), dragleave: over(false),
-      drop: (event) => {
-        over(false)(event);
-        take(event.dataTransfer.files[0]);
-      },
-    },
-  }, input, make("b", { text: words.choose }), make("span", { text: words.orDrop }), make("small", { text: words.local }));
+  const drop = filePicker({ accept: ".json,.html,application/json,text/html", choose: words.choose, orDrop: words.orDrop, hint: words.local, take });
 
   const card = (title, sentence, ...buttons) =>
     make("div", { class: "k-file" }, make("h4", { text: title }), make("p", { text: sentence }), make("div", { class: "k-buttons" }, ...buttons));

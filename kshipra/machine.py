@@ -119,14 +119,17 @@ class _Mallinfo2(ctypes.Structure):
     ]  # fmt: skip
 
 
-def malloc_bytes() -> dict[str, int] | None:
-    """Bytes that malloc has handed out (`in_use`, pages of large blocks included) and those that it keeps for
-    later (`kept`); None where it does not tell."""
+BOOKS = ("arena", "hblkhd", "uordblks", "fordblks", "keepcost")
+
+
+def malloc_books() -> dict[str, int] | None:
+    """glibc's own books, in bytes: heap from the system, mapped blocks, of the heap in use and free, free at
+    its top; None where malloc does not tell."""
     if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallinfo2"):
         return None
     libc.mallinfo2.restype = _Mallinfo2
     found = libc.mallinfo2()
-    return {"in_use": found.uordblks + found.hblkhd, "kept": found.fordblks}
+    return {name: getattr(found, name) for name in BOOKS}
 
 
 def release_free_memory() -> None:

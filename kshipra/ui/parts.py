@@ -16,10 +16,10 @@ from kshipra.ui.shelf import MOST_BYTES, shelf
 PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
 STAGE_SCRIPTS = ("dom", "frames", "plotly", "traces", "charts", "columns", "page")
 STUDY_SCRIPTS = (
-    "dom", "record", "race", "timeline", "proof_box", "proof_tokens", "proof_lab", "proof", "prediction",
-    "check_record", "traces", "figures", "report", "export", "runs", "history", "study",
+    "dom", "picker", "record", "race", "timeline", "proof_box", "proof_tokens", "proof_lab", "proof",
+    "prediction", "check_record", "traces", "figures", "report", "export", "runs", "history", "study",
 )  # fmt: skip
-EXPERIMENTS_SCRIPTS = ("dom", "record", "plotly", "plots", "findings", "experiments")
+EXPERIMENTS_SCRIPTS = ("dom", "picker", "record", "plotly", "plots", "findings", "experiments")
 CHARTS = [dict(zip(("key", "label", "note", "definition"), chart, strict=True)) for chart in words.CHARTS]
 
 

@@ -65,9 +65,9 @@ def memory(rig: Rig) -> dict[str, int | None]:
             "reserved_bytes": torch.cuda.memory_reserved(rig.device),
         }
     machine.release_free_memory()
-    blocks = machine.malloc_bytes()
+    books = machine.malloc_books()
     return {
-        "allocated_bytes": blocks["in_use"] if blocks else None,
+        "allocated_bytes": books["uordblks"] + books["hblkhd"] if books else None,
         "resident_bytes": machine.resident_bytes(),
     }
 

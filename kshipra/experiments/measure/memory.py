@@ -19,21 +19,6 @@ from kshipra.engine.cache import KVCache
 from kshipra.engine.meter import STATUS
 
 
-class Mallinfo2(ctypes.Structure):
-    """glibc's own books (mallinfo(3)): heap from the system, mapped blocks, in use, free, free at the top."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd",
-            "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
-        )
-    ]  # fmt: skip
-
-
-KEPT_FIELDS = ("arena", "hblkhd", "uordblks", "fordblks", "keepcost")
-
-
 @dataclass(frozen=True)
 class Allocator:
     """One that may take glibc's place: a function of its own by which it is known, and which gives free
@@ -76,12 +61,7 @@ def give_back() -> None:
 
 def mallinfo2() -> dict[str, int] | None:
     """glibc's books in bytes; None where another allocator does the work, so that they would be empty."""
-    function = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if function is None or loaded_allocator() != SYSTEM:
-        return None
-    function.restype = Mallinfo2
-    books = function()
-    return {name: getattr(books, name) for name in KEPT_FIELDS}
+    return machine.malloc_books() if loaded_allocator() == SYSTEM else None
 
 
 def high_water_bytes() -> int | None:
