@@ -206,7 +206,8 @@ def test_a_wheel_that_is_not_the_published_one_is_refused(pip, tmp_path, cache):
 
 
 def test_a_stop_ends_pip_and_progress_counts_bytes(pip, tmp_path, cache):
-    pip('head -c 700 /dev/zero > "$TMPDIR/tiny.whl"; echo $$ > ' + f"{tmp_path}/pid; exec sleep 60\n")
+    # its own number first: the bytes are what the test stops it at
+    pip(f'echo $$ > {tmp_path}/pid; head -c 700 /dev/zero > "$TMPDIR/tiny.whl"; exec sleep 60\n')
     told: list[int | None] = []
 
     def stop(what: str, done: int | None, total: int | None) -> None:
