@@ -23,7 +23,7 @@ class Line(NamedTuple):
     rises: list[float]  # over the columns seen, as a part of the median step, one a run
     columns: int  # from the shortest text to the longest
     start: int
-    offset_s: float  # of the median run's line
+    offset_s: float  # of the line through the medians at each length, which is drawn
     slope_s: float
 
     @property
@@ -46,15 +46,25 @@ def decode_s(runs: Sequence[dict[str, Any]]) -> list[float]:
 
 
 def fitted(runs: Sequence[dict[str, Any]]) -> Line:
-    fits, rises = [], []
+    slopes_s, rises = [], []
     columns = [step["columns"] for step in decoded(runs[0])]
     width = max(columns) - min(columns)
     for run, middle_s in zip(runs, decode_s(runs), strict=True):
         fit = linear_regression(columns, [step["elapsed_s"] for step in decoded(run)])
-        fits.append(fit)
+        slopes_s.append(fit.slope)
         rises.append(fit.slope * width / middle_s)
-    middle = sorted(fits)[len(fits) // 2]
-    return Line([fit.slope for fit in fits], rises, width, min(columns), middle.intercept, middle.slope)
+    by_columns = steps_by_columns(runs)
+    drawn = linear_regression(list(by_columns), [median(steps) for steps in by_columns.values()])
+    return Line(slopes_s, rises, width, min(columns), drawn.intercept, drawn.slope)
+
+
+def steps_by_columns(runs: Sequence[dict[str, Any]]) -> dict[int, list[float]]:
+    """Decode steps of all runs by the columns of text, shortest first."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        for step in decoded(run):
+            found.setdefault(step["columns"], []).append(step["elapsed_s"])
+    return dict(sorted(found.items()))
 
 
 def life(sample: dict[str, Any]) -> float | None:
@@ -70,13 +80,10 @@ def lives(samples: Sequence[dict[str, Any]]) -> list[float]:
 def steps_figure(speeds: dict[str, Any], lines: dict[str, Line], place: str) -> Figure:
     figure = chart("tokens of text (longest row)", "one decode step, ms")
     for number, (mode, runs) in enumerate(speeds.items()):
-        by_columns: dict[int, list[float]] = {}
-        for run in runs:
-            for step in decoded(run):
-                by_columns.setdefault(step["columns"], []).append(step["elapsed_s"])
-        x = sorted(by_columns)
-        add_line(figure, NAMES[mode], x, [by_columns[at] for at in x], number=number, scale=1e3)
+        steps = steps_by_columns(runs)
+        add_line(figure, NAMES[mode], list(steps), list(steps.values()), number=number, scale=1e3)
         figure.data[-1].mode = "markers"
+        figure.data[-1].error_y.color = "rgba(107, 114, 128, 0.35)"  # three modes of bars behind one another
         line = lines[mode]
         ends = [line.start, line.start + line.columns]
         add_line(
@@ -103,7 +110,8 @@ def steps_figure(speeds: dict[str, Any], lines: dict[str, Line], place: str) -> 
         "steps",
         "Decode steps and their fitted lines",
         figure,
-        f"Medians and extremes of {runs} runs, and the line of the median run. Slopes: {fits}. {place}. "
+        f"Medians and extremes of {runs} runs, and the line through the medians. Slopes, run by run: "
+        f"{fits}. {place}. "
         f"Diamonds: {study.STUDY_A}.",
     )
 
@@ -112,6 +120,7 @@ def rates_figure(speeds: dict[str, Any], place: str) -> Figure:
     figure = chart("", "new tokens a second, end to end")
     names = [NAMES[mode] for mode in speeds]
     add_bars(figure, "measured here", names, [rates(runs) for runs in speeds.values()], number=0)
+    figure.data[-1].opacity = 0.6  # the points inside stay readable
     add_published(figure, "study A", names, [study.A_TOK_PER_S[mode] for mode in speeds])
     shown = ", ".join(f"{NAMES[mode]} {spread(rates(runs), show.digits)}" for mode, runs in speeds.items())
     return Figure(
@@ -138,7 +147,7 @@ def speed_table(speeds: dict[str, Any], lines: dict[str, Line], place: str) -> T
                 show.count(runs[0]["passes"]),
                 spread(rates(runs), show.digits),
                 show.digits(theirs),
-                spread(ratios(rates(runs), base), show.times) if base else show.DASH,
+                _over(rates(runs), base),
                 show.times(theirs / study.A_TOK_PER_S["no_cache"]),
                 spread(decode_s(runs), show.seconds),
                 show.seconds(study.A_STEP_S.get(mode)),
@@ -159,13 +168,20 @@ def speed_table(speeds: dict[str, Any], lines: dict[str, Line], place: str) -> T
     )
 
 
+def _over(samples: list[float], base: list[float] | None) -> str:
+    """How many times the baseline's rate; the baseline is once itself, without a spread."""
+    if base is None:
+        return show.DASH
+    return show.times(1) if samples == base else spread(ratios(samples, base), show.times)
+
+
 def memory_figure(memory: dict[str, Any], place: str) -> Figure:
     figure = chart("", "peak above the loaded model, MiB")
     names = [NAMES[mode] for mode in memory]
     extras = [[sample["peak_extra_bytes"] for sample in samples] for samples in memory.values()]
     add_bars(figure, "peak above the loaded, warm process", names, extras, number=0, scale=1 / show.MIB)
-    held = [[sample["kv_held_bytes"] for sample in samples] for samples in memory.values()]
-    add_bars(figure, "of that, the cache's tensors", names, held, number=1, scale=1 / show.MIB)
+    used = [[sample["kv_bytes"] for sample in samples] for samples in memory.values()]
+    add_bars(figure, "of that, keys and values", names, used, number=1, scale=1 / show.MIB)
     shown = ", ".join(
         f"{name} {spread(samples, show.size)}" for name, samples in zip(names, extras, strict=True)
     )

@@ -113,8 +113,7 @@ def memory_answers(memory: dict[str, Any]) -> list[str]:
     order = apart(*extra)
     theirs = (
         f"study A saw {study.A_PEAK_MB['kv_cache']:,} MB one at a time and "
-        f" {study.A_PEAK_MB['static_batch']:,} "
-        "batched"
+        f"{study.A_PEAK_MB['static_batch']:,} batched"
     )
     if order == 1:
         verdict = f"Batching peaks lower above the loaded model, as in study A ({theirs})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -25,13 +26,12 @@ def rows_figure(plain: dict[int, list[Run]], place: str) -> Figure:
         add_bars(figure, name, x, [of(runs) for runs in plain.values()], number=number, scale=1 / show.MIB)
     figure.update_xaxes(type="category")
     listed = "; ".join(f"{rows}: {shown(peaks(runs))}" for rows, runs in plain.items())
+    counts = ", ".join(f"{len(runs)} of {rows} at once" for rows, runs in plain.items())
     return Figure(
         "rows",
         "Peak by rows at once",
         figure,
-        f"The same 8 prompts. Peaks by rows at once: {listed}; {min(map(len, plain.values()))} processes "
-        f"each or "
-        f"more. {place}.",
+        f"The same 8 prompts. Peaks by rows at once: {listed}. Processes: {counts}. {place}.",
     )
 
 
@@ -61,9 +61,10 @@ def changes_figure(runs: Group, place: str) -> Figure:
     for number, rows in enumerate((ONE, FOUR)):
         there = [change for change in changes if (rows, change) in runs]
         samples = [peaks(runs[rows, change]) for change in there]
-        labels = [change.replace(" ", "<br>", 1).replace(" after", "<br>after") for change in there]
+        labels = ["<br>".join(textwrap.wrap(change, 14)) for change in there]
         add_bars(figure, f"{rows} at once", labels, samples, number=number, scale=1 / show.MIB)
         said += [f"{rows} at once, {change}: {shown(s)}" for change, s in zip(there, samples, strict=True)]
+    figure.update_xaxes(type="category")
     return Figure("changes", "One thing changed at a time", figure, f"{'; '.join(said)}. {place}.")
 
 
