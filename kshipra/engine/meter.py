@@ -15,6 +15,19 @@ from kshipra import machine
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
+SAMPLED = "resident memory, sampled after each pass"
+
+
+def high_water_bytes() -> int | None:
+    """The most that was ever resident, or since the mark was reset; None where the system does not tell.
+
+    Not getrusage's ru_maxrss: a child process starts with its parent's.
+    """
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
 
 
 class MemoryMeter:
@@ -43,17 +56,12 @@ class MemoryMeter:
             return "CUDA allocator peak"
         try:
             CLEAR_REFS.write_text("5")
-            self._high_water_bytes()
-        except (OSError, StopIteration):
-            return "resident memory, sampled after each pass"
-        return "kernel's resident high-water mark"
+        except OSError:
+            return SAMPLED
+        return SAMPLED if high_water_bytes() is None else "kernel's resident high-water mark"
 
     def _peak(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return self._high_water_bytes() if self.method.startswith("kernel") else self._sampled
-
-    @staticmethod
-    def _high_water_bytes() -> int:
-        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
+        mark = None if self.method == SAMPLED else high_water_bytes()
+        return self._sampled if mark is None else mark

@@ -22,7 +22,9 @@ class Concatenated(KVCache):
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if layer == len(self._layers):
-            self._layers.append((k, v))
+            self._layers.append(
+                (k.contiguous(), v.contiguous())
+            )  # views would keep more alive than they show
         else:
             keys, values = self._layers[layer]
             self._layers[layer] = (torch.cat((keys, k), dim=2), torch.cat((values, v), dim=2))

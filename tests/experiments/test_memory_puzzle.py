@@ -21,6 +21,7 @@ from kshipra.experiments.measure import memory, memory_puzzle, workload
 from kshipra.experiments.report import report_of
 from kshipra.experiments.results import Results
 from kshipra.experiments.rig import Rig
+from kshipra.experiments.steps import Concatenated
 from kshipra.types import ModelChoice
 from kshipra.ui import show
 
@@ -94,7 +95,7 @@ def test_a_concatenated_cache_writes_the_same_ids(make):
         events = engine.run(requests, mode="static_batch", layout=layout)
         return [token.id for event in events for token in event.new_tokens]
 
-    assert ids(HONEST._replace(cache=memory.Concatenated)) == ids(HONEST)
+    assert ids(HONEST._replace(cache=Concatenated)) == ids(HONEST)
 
 
 def test_rows_at_once_divide_the_passes(results):

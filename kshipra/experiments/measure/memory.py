@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 from kshipra import machine
-from kshipra.engine.cache import KVCache
-from kshipra.engine.meter import STATUS
+from kshipra.engine.meter import high_water_bytes
 
 
 @dataclass(frozen=True)
@@ -64,18 +62,6 @@ def mallinfo2() -> dict[str, int] | None:
     return machine.malloc_books() if loaded_allocator() == SYSTEM else None
 
 
-def high_water_bytes() -> int | None:
-    """The most that was ever resident, or since the mark was reset.
-
-    Not getrusage's ru_maxrss: a child process starts with its parent's.
-    """
-    try:
-        lines = STATUS.read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
-
-
 def reading() -> dict[str, Any]:
     return {
         "resident_bytes": machine.resident_bytes(),
@@ -100,15 +86,3 @@ def tensor_bytes(call: Callable[[], Any]) -> dict[str, int]:
             allocated += max(0, event.nbytes())
             count += event.nbytes() > 0
     return {"live_peak_bytes": peak, "allocated_bytes": allocated, "allocations": count}
-
-
-class Concatenated(KVCache):
-    """The cache as both studies keep it: each pass makes new tensors of the old columns and the new ones."""
-
-    def append(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if layer == len(self._layers):
-            self._layers.append((k.contiguous(), v.contiguous()))
-        else:
-            keys, values = self._layers[layer]
-            self._layers[layer] = torch.cat((keys, k), dim=2), torch.cat((values, v), dim=2)  # (B, G, S, D)
-        return self._layers[layer]

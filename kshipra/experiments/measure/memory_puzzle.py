@@ -19,6 +19,7 @@ from kshipra.engine.layout import HONEST
 from kshipra.errors import KshipraError
 from kshipra.experiments.measure import memory, workload
 from kshipra.experiments.rig import Case, Rig
+from kshipra.experiments.steps import Concatenated
 from kshipra.types import Request, StepEvent
 
 LENGTHS = (4, 5, 6, 8, 10, 12, 15, 20)  # of the prompts, in tokens; sorted, so padding is what it must be
@@ -107,7 +108,7 @@ def peak(rig: Rig, settings: dict[str, Any]) -> dict[str, Any]:
     workload.warmed(rig, requests)
     memory.give_back()
     warm = memory.reading()
-    layout = HONEST._replace(cache=memory.Concatenated) if settings.get("concatenated") else HONEST
+    layout = HONEST._replace(cache=Concatenated) if settings.get("concatenated") else HONEST
 
     def passes() -> Iterator[StepEvent]:
         job = Job(rig.engine.model, rig.engine.tokenizer, requests, torch.device("cpu"), layout=layout)

@@ -6,6 +6,7 @@ from kshipra.experiments import experiment_named
 from kshipra.experiments.report import kv_answers
 from kshipra.experiments.report.kv_numbers import Numbers, numbers, total_s
 from kshipra.experiments.report.parts import Figure, Report, Table, add_line, add_published, chart, middle
+from kshipra.experiments.report.spread import spread
 from kshipra.experiments.report.study import (
     B_CACHE_S,
     B_CONTEXTS,
@@ -82,8 +83,8 @@ def _clock(found: Numbers) -> Table:
         rows.append(
             (
                 count(context),
-                _spread(found.whole[context]),
-                _spread(found.cached[context]),
+                spread(found.whole[context], seconds),
+                spread(found.cached[context], seconds),
                 times(found.speed_up(context)),
                 times(found.flop_ratio(context, as_study=True)),
                 times(found.flop_ratio(context, as_study=False)),
@@ -113,10 +114,6 @@ def _clock(found: Numbers) -> Table:
         "2Nt + 4Ldt² counts the output projection for every column; computed is it for the last column only. "
         f"The last two columns are the numbers of {STUDY_B}.",
     )
-
-
-def _spread(samples: list[float]) -> str:
-    return f"{seconds(middle(samples))} ({seconds(min(samples))} to {seconds(max(samples))})"
 
 
 def _step_times(found: Numbers) -> Figure:

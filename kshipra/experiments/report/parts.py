@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -52,10 +53,12 @@ def where(results: Results) -> str:
     """What was measured on what, for a caption: model, weights, device, machine."""
     model = results.model
     weights = "random weights" if model["weights_from"] == "random" else "published weights"
+    if model["name"].endswith("random weights"):  # it says so itself
+        weights = "seeded"
     return (
         f"{model['name']} ({weights}, {model['dtype']}) on {model['device']}, {model['threads']} threads, "
         f"{results.machine.get('gpu') or results.machine['processor']}"
-    ).replace("random weights (random weights", "random weights (seeded")
+    )
 
 
 def middle(samples: Sequence[float]) -> float:
@@ -93,26 +96,14 @@ def add_line(
 ) -> None:
     """Medians of the samples at each x, times `scale`, with bars from the least to the greatest. `number`
     picks colour and dash."""
-    middles = [middle(values) * scale for values in samples]
-    above = [max(values) * scale - m for values, m in zip(samples, middles, strict=True)]
-    below = [m - min(values) * scale for values, m in zip(samples, middles, strict=True)]
     figure.add_trace(
         go.Scatter(
             x=list(x),
-            y=middles,
+            **_medians(samples, scale),
             name=name,
             mode="lines+markers" if markers else "lines",
             line={"color": COLOURS[number % len(COLOURS)], "dash": DASHES[number % len(DASHES)]},
             marker={"size": 6},
-            error_y={
-                "type": "data",
-                "symmetric": False,
-                "array": above,
-                "arrayminus": below,
-                "visible": any(above) or any(below),
-                "thickness": 1,
-                "width": 2,
-            },
         )
     )
 
@@ -127,17 +118,25 @@ def add_bars(
     scale: float = 1.0,
 ) -> None:
     """As `add_line`, in bars over named places."""
-    add_line(figure, name, x, samples, number=number, scale=scale)
-    line = figure.data[-1]
-    bar = go.Bar(
-        x=line.x,
-        y=line.y,
-        name=name,
-        error_y=line.error_y.to_plotly_json(),
-        marker_color=COLOURS[number % len(COLOURS)],
-    )
-    figure.data = figure.data[:-1]
-    figure.add_trace(bar)
+    colour = COLOURS[number % len(COLOURS)]
+    figure.add_trace(go.Bar(x=list(x), **_medians(samples, scale), name=name, marker_color=colour))
+
+
+def _medians(samples: Sequence[Sequence[float]], scale: float) -> dict[str, Any]:
+    """A trace's heights, with bars from the least to the greatest where there is a spread."""
+    middles = [middle(values) * scale for values in samples]
+    above = [max(values) * scale - m for values, m in zip(samples, middles, strict=True)]
+    below = [m - min(values) * scale for values, m in zip(samples, middles, strict=True)]
+    bars = {
+        "type": "data",
+        "symmetric": False,
+        "array": above,
+        "arrayminus": below,
+        "visible": any(above) or any(below),
+        "thickness": 1,
+        "width": 2,
+    }
+    return {"y": middles, "error_y": bars}
 
 
 def add_published(figure: go.Figure, name: str, x: Sequence, y: Sequence[float]) -> None:
