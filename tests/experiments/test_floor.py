@@ -190,6 +190,7 @@ WIDTHS = {"width 16": 1e-3, "width 32": 1e-3}  # as long whatever there is to do
 )
 def test_the_verdict_follows_the_narrow_models(taken, step, sentence):
     results = changed(taken, WIDTHS | {"decode, 10 tokens": step})
+    results = changed(results, {"decode, 10 tokens": step}, "compiled")  # where there is one, as long
     cases = tuple(case for case in results.cases if case.settings["kind"] != "profile")
     answer = report_of(replace(results, cases=cases)).answers[0]
     assert sentence in answer
@@ -197,10 +198,11 @@ def test_the_verdict_follows_the_narrow_models(taken, step, sentence):
 
 
 def test_two_roads_that_disagree_settle_nothing():
-    assert "confirmed" in judged([0.6, 0.9])
-    assert "settles nothing" in judged([0.2, 0.9])
-    assert "a part" in judged([0.1, 0.3])
-    assert "do not support" in judged([0.1, 0.2])
+    assert "confirmed" in judged([0.6, 0.9], 0.0)
+    assert "settles nothing" in judged([0.2, 0.9], 0.0)
+    assert "a part" in judged([0.1, 0.3], 0.0)
+    assert "a part" in judged([0.1, 0.2], 0.3)
+    assert "do not support" in judged([0.1, 0.2], 0.1)
 
 
 def test_whether_the_floor_drops_follows_the_compiled_step(taken):
