@@ -190,7 +190,6 @@ WIDTHS = {"width 16": 1e-3, "width 32": 1e-3}  # as long whatever there is to do
 )
 def test_the_verdict_follows_the_narrow_models(taken, step, sentence):
     results = changed(taken, WIDTHS | {"decode, 10 tokens": step})
-    results = changed(results, {"decode, 10 tokens": step}, "compiled")  # where there is one, as long
     cases = tuple(case for case in results.cases if case.settings["kind"] != "profile")
     answer = report_of(replace(results, cases=cases)).answers[0]
     assert sentence in answer
