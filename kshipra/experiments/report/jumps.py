@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-NOISES = 3.0  # a jump is more than this many times the usual scatter beyond the local line,
+NOISES = 4.0  # a jump is more than this many times the usual scatter beyond the local line,
 LEAST_JUMP = 0.03  # and more than this part of the time itself
 SIDE = 3  # lengths on either side that stand for it
 WINDOW = 5  # lengths on either side that make the local line
