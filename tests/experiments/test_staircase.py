@@ -79,9 +79,9 @@ STAIRS = {260: 0.05, 460: 0.08, 640: 0.12, 780: 0.15}
 
 
 def test_every_sweep_takes_every_length_in_its_own_order(taken):
-    orders = [[t for case in taken.of(sweep=sweep) for t in case.settings["lengths"]] for sweep in range(6)]
-    assert [sorted(order) for order in orders] == [list(range(28, 257, 28))] * 6
-    assert len({tuple(order) for order in orders}) == 6
+    orders = [[t for case in taken.of(sweep=sweep) for t in case.settings["lengths"]] for sweep in range(5)]
+    assert [sorted(order) for order in orders] == [list(range(28, 257, 28))] * 5
+    assert len({tuple(order) for order in orders}) == 5
     for case in taken.cases:
         assert {len(values) for values in case.samples["taken_s"].values()} == {len(case.settings["lengths"])}
         assert set(case.samples["taken_s"]) == {*ALONE, "step"}

@@ -25,7 +25,7 @@ LONGEST = 1024  # as the study's
 # tile is now full and now not; and rather many sweeps than many lengths, because one pass of 0.5 s took up to
 # twice as long as another on two cores of a shared machine, and only the least of several tells.
 STEP, GPU_STEP = 28, 1
-SWEEPS, FEW_SWEEPS = 6, 3  # on a CPU; in --quick, and on a GPU, whose times scatter little
+SWEEPS, FEW_SWEEPS = 5, 3  # on a CPU; in --quick, and on a GPU, whose times scatter little
 PART_REPEATS = 3  # a part is over soon
 QUICK_LENGTHS = 12
 CASE_LENGTHS = 16  # visited between two writes of the results
