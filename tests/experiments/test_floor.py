@@ -197,10 +197,11 @@ def test_the_verdict_follows_the_narrow_models(taken, step, sentence):
 
 
 def test_two_roads_that_disagree_settle_nothing():
-    assert "confirmed" in judged([0.6, 0.9])
-    assert "settles nothing" in judged([0.2, 0.9])
-    assert "a part" in judged([0.1, 0.3])
-    assert "do not support" in judged([0.1, 0.2])
+    assert "confirmed" in judged([0.6, 0.9], 0.0)
+    assert "settles nothing" in judged([0.2, 0.9], 0.0)
+    assert "a part" in judged([0.1, 0.3], 0.0)
+    assert "a part" in judged([0.1, 0.2], 0.3)
+    assert "do not support" in judged([0.1, 0.2], 0.1)
 
 
 def test_whether_the_floor_drops_follows_the_compiled_step(taken):

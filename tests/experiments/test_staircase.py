@@ -65,7 +65,7 @@ def made(
             {
                 "timed_layers": 1,
                 "layers": 1,
-                "taken_s": {name: [v[sweep] for v in values] for name, values in each.items()},
+                "taken_s": {name: [[v[sweep]] for v in values] for name, values in each.items()},
             },
             1.0,
             "2026-01-01T00:00:00+00:00",
@@ -79,9 +79,9 @@ STAIRS = {260: 0.05, 460: 0.08, 640: 0.12, 780: 0.15}
 
 
 def test_every_sweep_takes_every_length_in_its_own_order(taken):
-    orders = [[t for case in taken.of(sweep=sweep) for t in case.settings["lengths"]] for sweep in range(3)]
-    assert [sorted(order) for order in orders] == [list(range(20, 257, 20))] * 3
-    assert len({tuple(order) for order in orders}) == 3
+    orders = [[t for case in taken.of(sweep=sweep) for t in case.settings["lengths"]] for sweep in range(5)]
+    assert [sorted(order) for order in orders] == [list(range(28, 257, 28))] * 5
+    assert len({tuple(order) for order in orders}) == 5
     for case in taken.cases:
         assert {len(values) for values in case.samples["taken_s"].values()} == {len(case.settings["lengths"])}
         assert set(case.samples["taken_s"]) == {*ALONE, "step"}
@@ -107,12 +107,14 @@ def test_a_model_behind_the_adapter_is_refused(monkeypatch):
 
 def test_the_samples_are_put_together_by_length(taken):
     found = series(taken)
-    assert found.lengths == list(range(20, 257, 20))
-    case = next(case for case in taken.of(sweep=1) if 60 in case.settings["lengths"])
-    place = case.settings["lengths"].index(60)
-    assert found.taken_s["step"][2][1] == case.samples["taken_s"]["step"][place]
-    assert found.taken_s["qkv"][2][1] == 2 * case.samples["taken_s"]["qkv"][place]  # layers
-    assert found.taken_s["head"][2][1] == case.samples["taken_s"]["head"][place]
+    assert found.lengths == list(range(28, 257, 28))
+    case = next(case for case in taken.of(sweep=1) if 84 in case.settings["lengths"])
+    place = case.settings["lengths"].index(84)
+    own = {name: values[place] for name, values in case.samples["taken_s"].items()}
+    assert (len(own["step"]), len(own["qkv"])) == (1, 3)
+    assert found.taken_s["step"][2][1] == own["step"][0]
+    assert found.taken_s["qkv"][2][3:6] == [2 * value for value in own["qkv"]]  # layers
+    assert found.taken_s["head"][2][1] == own["head"][0]
 
 
 def test_jumps_are_found_where_they_are_and_nowhere_else():

@@ -20,12 +20,14 @@ from kshipra.models.base import attend
 from kshipra.models.gpt2 import GPT2
 from kshipra.models.llama import Llama
 
-SWEEPS = 3
 LONGEST = 1024  # as the study's
 # Tokens from one length to the next. On a CPU no multiple of what a tile has, 8 or 16 or 32, so that the last
-# tile is now full and now not.
-STEP, GPU_STEP = 20, 1
-QUICK_LENGTHS = 16
+# tile is now full and now not; and rather many sweeps than many lengths, because one pass of 0.5 s took up to
+# twice as long as another on two cores of a shared machine, and only the least of several tells.
+STEP, GPU_STEP = 28, 1
+SWEEPS, FEW_SWEEPS = 5, 3  # on a CPU; in --quick, and on a GPU, whose times scatter little
+PART_REPEATS = 3  # a part is over soon
+QUICK_LENGTHS = 12
 CASE_LENGTHS = 16  # visited between two writes of the results
 AT_ONCE_S = 1e-9  # a limit that every call exceeds, so that it is its own warm-up
 PRODUCTS = ("qkv", "attention_out", "mlp_in", "mlp_out")  # of every layer, as the model names them
@@ -40,7 +42,7 @@ def cases(rig: Rig) -> list[Case]:
         )
     every = lengths(rig)
     found = []
-    for sweep in range(SWEEPS):
+    for sweep in range(FEW_SWEEPS if rig.quick or rig.device.type != "cpu" else SWEEPS):
         shuffled = random.Random(sweep).sample(every, len(every))
         for start in range(0, len(every), CASE_LENGTHS):
             name = f"sweep {sweep + 1}, from its length {start + 1}"
@@ -67,12 +69,14 @@ def measure(rig: Rig, case: Case) -> dict[str, Any]:
     """
     on_cpu = rig.device.type == "cpu"
     timed_layers = 1 if on_cpu else rig.spec.layers
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[list[float]]] = {}
     with torch.inference_mode():
         for tokens in case.settings["lengths"]:
             for name, call in parts(rig, tokens, timed_layers).items():
-                limit_s = AT_ONCE_S if on_cpu and name in ("step", "head") else math.inf
-                found.setdefault(name, []).extend(rig.timed_s(call, repeats=1, limit_s=limit_s))
+                long = name in ("step", "head")
+                limit_s = AT_ONCE_S if on_cpu and long else math.inf
+                repeats = 1 if long else PART_REPEATS
+                found.setdefault(name, []).append(rig.timed_s(call, repeats=repeats, limit_s=limit_s))
     return {"timed_layers": timed_layers, "layers": rig.spec.layers, "taken_s": found}
 
 

@@ -24,10 +24,11 @@ from kshipra.experiments.report.floor_numbers import (
 )
 from kshipra.experiments.report.floor_split import outside_s, split_figure, split_table
 from kshipra.experiments.report.parts import Report, middle
-from kshipra.experiments.results import Results
+from kshipra.experiments.results import CaseResult, Results
 from kshipra.ui.show import count, digits, percent, seconds, times
 
 MAIN, SMALL = 0.5, 0.25  # shares of a step: from here the main part, and below it not what sets the floor
+REMOVED = ("compiled", "CUDA graph")  # the ways without the way from Python to each operation
 FLAT = 1.25  # a step within this of the least one still is on the floor
 
 
@@ -79,22 +80,31 @@ def verdict(results: Results) -> str | None:
         roads.append(f"{seconds(profiled)} ({percent(profiled / step)}) by the profiler, outside kernels")
     if not roads:
         return None
+    said = judged([part / step for part in (narrow, profiled) if part is not None], largest_drop(case))
     return (
         f"Study B suspects per-step overhead, Python and kernel launches. The step at "
         f"{count(case.settings['tokens'])} tokens takes {seconds(step)}; overhead is "
-        f"{' and '.join(roads)}. {judged([part / step for part in (narrow, profiled) if part is not None])}"
+        f"{' and '.join(roads)}. {said}"
     )
 
 
-def judged(shares: Sequence[float]) -> str:
-    """What the overhead's share of the step, found by one road or two, says of the suspect."""
+def judged(shares: Sequence[float], drop: float) -> str:
+    """What is to be said of the suspect: `shares` of the step are the overhead as one road or two found it,
+    and by `drop` the step gets shorter where that is taken away."""
     if min(shares) >= MAIN:
         return "The suspect is confirmed here: overhead is the main part of the floor."
     if max(shares) >= MAIN:
         return "The two roads disagree, so this run settles nothing: repeat it while nothing else runs."
-    if max(shares) >= SMALL:
+    if max(*shares, drop) >= SMALL:
         return "The suspect explains a part of the floor here, but not most of it."
     return "The numbers do not support the suspect here: the floor is the kernels' own work, not overhead."
+
+
+def largest_drop(case: CaseResult) -> float:
+    """The part of the eager step that the best way without overhead saves, 0 where none does."""
+    eager = step_s(case, "preallocated")
+    there = [taken for way in REMOVED if (taken := step_s(case, way)) and differ(eager, taken)]
+    return max([0.0, *(1 - middle(taken) / middle(eager) for taken in there)])
 
 
 def roofline_answer(results: Results) -> str | None:
@@ -126,7 +136,7 @@ def removals(results: Results) -> list[str]:
         return []
     case, found = cases[0], []
     eager = step_s(case, "preallocated")
-    for way in ("compiled", "CUDA graph"):
+    for way in REMOVED:
         taken = step_s(case, way)
         if taken is None:
             found.append(f"{WAYS[way]}: not taken. {case.samples['ways'][way]['unavailable']}")
@@ -136,6 +146,9 @@ def removals(results: Results) -> list[str]:
             outcome = "the same within the spread, so the floor does not drop with it"
         elif change < 0:
             outcome = f"{percent(-change)} less, so the floor drops with it"
+            overhead = nothing_to_do_s(results)
+            if overhead is not None and middle(eager) - middle(taken) > overhead:
+                outcome += "; that is more than all the overhead, so its kernels are faster too"
         else:
             outcome = f"{percent(change)} more, so the floor does not drop with it"
         found.append(

@@ -19,7 +19,7 @@ from kshipra.experiments.report.staircase_series import PRODUCTS, Series, at, se
 from kshipra.experiments.results import Results
 from kshipra.ui.show import count, digits, percent
 
-COARSE = 0.1  # of a step: a rule that sees nothing smaller does not see a staircase
+COARSE = 0.1  # of a step: a rule that sees nothing smaller may miss a staircase
 TOGETHER = 0.5  # of the jumps, and of their height: from here the products explain them
 
 

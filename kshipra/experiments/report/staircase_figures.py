@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from kshipra.experiments.report import study
-from kshipra.experiments.report.jumps import LEAST_JUMP, near
+from kshipra.experiments.report.jumps import LEAST_JUMP, NOISES, near
 from kshipra.experiments.report.parts import Figure, Table, add_line, add_published, chart, middle, where
 from kshipra.experiments.report.staircase_series import ALONE, PARTS, PRODUCTS, Series, at
 from kshipra.experiments.results import Results
@@ -58,11 +58,10 @@ def excess_figure(taken: Series, results: Results) -> Figure | None:
     add_line(plot, "a jump of the step", ends, limit, number=4, scale=100, markers=False)
     add_study(plot, taken)
     caption = (
-        f"Above {percent(taken.whole.threshold)} it is a jump: four times the usual scatter (median absolute "
-        f"deviation) and at least {percent(LEAST_JUMP)}. The step has {count(len(taken.whole.at))}, and "
-        f"{count(taken.whole.drops)} drops by the same rule upside down; its products have "
-        f"{count(len(taken.products.at))}. "
-        f"{where(results)}."
+        f"Above {percent(taken.whole.threshold)} it is a jump: {digits(NOISES)} times the usual scatter "
+        f"(median absolute deviation), at least {percent(LEAST_JUMP)}. The step has "
+        f"{count(len(taken.whole.at))}, and {count(taken.whole.drops)} drops by the same rule upside down; "
+        f"its products have {count(len(taken.products.at))}. {where(results)}."
     )
     return Figure("excess", "Where the step and its products jump", plot, caption)
 

@@ -54,9 +54,9 @@ def series(results: Results) -> Series:
     for case in results.cases:
         scale = case.samples["layers"] / case.samples["timed_layers"]
         for name, taken in case.samples["taken_s"].items():
-            for tokens, value in zip(case.settings["lengths"], taken, strict=True):
-                times = scale if name in PARTS else 1
-                found.setdefault(tokens, {}).setdefault(name, []).append(value * times)
+            times = scale if name in PARTS else 1
+            for tokens, values in zip(case.settings["lengths"], taken, strict=True):
+                found.setdefault(tokens, {}).setdefault(name, []).extend(value * times for value in values)
     sweeps = max(len(samples["step"]) for samples in found.values())
     lengths = sorted(tokens for tokens, samples in found.items() if len(samples["step"]) == sweeps)
     taken_s = {name: [found[tokens][name] for tokens in lengths] for name in (*ALONE, "step")}
