@@ -8,6 +8,9 @@ here once.
   again to get a later token counts as decode, so that rates compare like with like.
 * decode rate: new tokens after each row's first / time of the decode passes. End-to-end: new tokens / wall
   time.
+* largest gap: the longest time between two passes that gave one row its tokens, over all rows.
+* accepted: guesses that became tokens, which is every new token of a row in a pass but its first.
+  Acceptance is accepted / drafted; tokens a pass is new tokens / passes.
 * a rate without a positive denominator is None.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -61,6 +65,7 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
     new_tokens = sum(row.new_tokens for row in rows)
     firsts = [row.ttft_s for row in rows if row.ttft_s is not None]
     peaks = [step.peak_extra_bytes for step in steps if step.peak_extra_bytes is not None]
+    gaps = [later - sooner for own in tokens.values() for (sooner, _), (later, _) in pairwise(own)]
     wall_s = steps[-1].at_s if steps else 0.0
     return RunResult(
         mode=mode,
@@ -79,6 +84,12 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
         peak_extra_bytes=max(peaks) if peaks else None,
         memory_method=steps[-1].memory_method if steps else "",
         steps=steps,
+        largest_gap_s=max(gaps, default=None),
+        reused_tokens=sum(step.reused_tokens for step in steps),
+        drafted_tokens=sum(step.drafted_tokens for step in steps),
+        accepted_tokens=sum(
+            len(step.new_tokens) - len({token.row for token in step.new_tokens}) for step in steps
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -104,6 +104,34 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Batching:
+    """How requests share passes.
+
+    At most `rows` at once (None: as many as the mode takes by itself), and where rows come and go only so
+    many that rows x the longest of them stay within `cache_tokens` columns (None: no bound but the rows),
+    with at most `chunk_tokens` of prompts read between two steps of the rows that run.
+    """
+
+    rows: int | None = None
+    cache_tokens: int | None = None
+    chunk_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        _require_number("chunk_tokens", self.chunk_tokens, 1, math.inf, int)
+        for name in ("rows", "cache_tokens"):
+            if getattr(self, name) is not None:
+                _require_number(name, getattr(self, name), 1, math.inf, int)
+
+    def groups(self, requests: Iterable[Request], rows: int) -> Iterator[Sequence[Request]]:
+        """`requests` in order, at most `self.rows` (None: `rows`) at a time."""
+        requests, size = list(requests), self.rows or rows
+        return (requests[start : start + size] for start in range(0, len(requests), size))
+
+
+UNBOUNDED = Batching()
+
+
+@dataclass(frozen=True)
 class NewToken:
     """A token that the model produced. `text` is what may be shown now: "" while a character is unfinished.
 
@@ -145,6 +173,8 @@ class StepEvent:
     peak_extra_bytes: int | None
     memory_method: str
     flops: int
+    reused_tokens: int = 0  # of the rows' prompts, what was in the cache before this, their first pass
+    drafted_tokens: int = 0  # of the processed ones, those that were a guess
 
 
 @dataclass(frozen=True)
@@ -187,6 +217,10 @@ class RunResult:
     peak_extra_bytes: int | None
     memory_method: str
     steps: tuple[StepEvent, ...]
+    largest_gap_s: float | None = None
+    reused_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Strict JSON: no NaN, no infinity; unknown is null."""

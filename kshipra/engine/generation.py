@@ -16,7 +16,8 @@ from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor, Stop
 from kshipra.models.hf import GenerateCache, TransformersModel
 from kshipra.types import SamplingParams
 
-Token = tuple[Tensor, Tensor, float]  # logits (1, V), id (1), seconds from being let go to the id on the host
+# logits (1, 1, V), the id of the only row, seconds from being let go to that id
+Token = tuple[Tensor, list[list[int]], float]
 
 
 class Generation:
@@ -78,10 +79,10 @@ class Generation:
 
     def _hand_over(self, logits: Tensor, id: Tensor) -> bool:
         """Tell of a token, and whether `generate` shall stop with it."""
-        id.tolist()  # waits for the device
+        chosen = [id.tolist()]  # waits for the device
         elapsed_s = time.perf_counter() - self._started_s
         computed = getattr(torch, self._model.spec.dtype)  # transformers chooses among float32 copies
-        self._told.put((logits.to(computed), id, elapsed_s))
+        self._told.put((logits.to(computed)[:, None], chosen, elapsed_s))
         return not self._goes_on()
 
 

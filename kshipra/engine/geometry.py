@@ -14,7 +14,8 @@ from torch import Tensor
 def left_pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """ids (B, S) and valid (B, S) of rows that all end in the last column, whatever their lengths."""
     width = max(len(row) for row in rows)
-    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
+    padded = [[pad_id] * (width - len(row)) + list(row) for row in rows]
+    ids = torch.tensor(padded, dtype=torch.long, device=device)
     lengths = torch.tensor([len(row) for row in rows], device=device)
     return ids, torch.arange(width, device=device) >= width - lengths[:, None]
 

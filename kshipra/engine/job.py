@@ -5,20 +5,24 @@ charts and results are folds over the events that come out.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import torch
 
 from kshipra.costs import pass_flops
-from kshipra.engine import geometry
+from kshipra.engine import geometry, slots
 from kshipra.engine.cache import KVCache
 from kshipra.engine.layout import HONEST, Layout
 from kshipra.engine.meter import MemoryMeter
+from kshipra.engine.prefix import PrefixCache
 from kshipra.engine.sampling import Candidates, candidates, next_ids
 from kshipra.models.base import CausalLM
 from kshipra.text import Detokenizer, StopFilter, Tokenizer
-from kshipra.types import FinishReason, NewToken, Request, StepEvent
+from kshipra.types import UNBOUNDED, Batching, FinishReason, NewToken, Request, StepEvent
 
 if TYPE_CHECKING:
     from kshipra.models.hf import GenerateCache
@@ -72,13 +76,33 @@ class Batch:
     """Rows that share passes: their ids and `valid` (B, S), and how many columns the cache already has."""
 
     def __init__(
-        self, rows: Sequence[Row], *, cache: KVCache | None, pad_id: int, device: torch.device
+        self,
+        rows: Sequence[Row],
+        *,
+        cache: KVCache | None,
+        pad_id: int,
+        device: torch.device,
+        reused: Sequence[int] | None = None,
     ) -> None:
+        """`reused`: how many of each row's first ids `cache` has already, all ending in its last column."""
         self.rows = list(rows)
         self.cache: KVCache | GenerateCache | None = cache
-        self.ids, self.valid = geometry.left_pad([row.ids for row in rows], pad_id, device)  # 2 x (B, S)
-        self.pads = [self.ids.shape[1] - len(row.ids) for row in rows]  # in front, as long as the row runs
-        self.dense = not any(self.pads)  # no pads: plain causal order needs no mask
+        reused = reused or [0] * len(rows)
+        self.reused = sum(reused)  # told by the first pass
+        starts, rests = zip(
+            *((row.ids[:n], row.ids[n:]) for row, n in zip(rows, reused, strict=True)), strict=True
+        )
+        self.ids, self.valid = (
+            torch.cat(parts, dim=1)
+            for parts in zip(
+                geometry.left_pad(starts, pad_id, device),
+                geometry.left_pad(rests, pad_id, device),
+                strict=True,
+            )
+        )  # 2 x (B, S)
+        self.pads: list[int] = self.valid.int().argmax(dim=1).tolist()  # in front, as long as the row runs
+        self.untaken = [len(rest) for rest in rests]  # ids of each row that no pass has taken
+        self.dense = bool(self.valid.all())  # no pads: plain causal order needs no mask
         self.decoding = False  # whether the prompts have been read
 
     @property
@@ -95,15 +119,57 @@ class Batch:
     def running(self) -> list[Row]:
         return [row for row in self.rows if row.finish_reason is None]
 
+    def read(self, columns: int) -> list[int]:
+        """The next `columns` have been through a pass: how many real tokens of each row they held."""
+        behind = self.unread - columns
+        taken = [max(0, count - behind) for count in self.untaken]
+        if self.cache is not None:
+            self.cache.advance(columns)
+            self.untaken = [count - own for count, own in zip(self.untaken, taken, strict=True)]
+        return taken
+
+    def columns_of(self, place: int) -> torch.Tensor:
+        """(S) the stored columns that hold the ids of that row; its newest is not stored."""
+        valid = self.valid[place, : self.stored]
+        return valid & (valid.cumsum(0) < len(self.rows[place].ids))
+
     def append(self, ids: torch.Tensor) -> None:
         """The next column: `ids` (B), real for rows that run; those that have ended are padding from now
         on."""
         live = [row.finish_reason is None for row in self.rows]
         self.ids = torch.cat((self.ids, ids[:, None]), dim=1)  # (B, S + 1)
         self.valid = torch.nn.functional.pad(self.valid, (0, 1), value=True)  # (B, S + 1)
+        self.untaken = [count + 1 for count in self.untaken]
         if not all(live):
             self.valid &= torch.tensor(live, device=self.valid.device)[:, None]
             self.dense = False
+
+    def guess(self, drafts: Sequence[Sequence[int]]) -> int:
+        """Columns behind the newest for `drafts`, a few ids a row, the shorter padded behind: how many."""
+        width = max(map(len, drafts), default=0)
+        if not width:
+            return 0
+        ids = [[*draft, *[0] * (width - len(draft))] for draft in drafts]
+        real = [[place < len(draft) for place in range(width)] for draft in drafts]
+        self.ids = torch.cat((self.ids, torch.tensor(ids, device=self.ids.device)), dim=1)
+        self.valid = torch.cat((self.valid, torch.tensor(real, device=self.ids.device)), dim=1)
+        self.dense &= all(map(all, real))
+        self.untaken = [count + len(draft) for count, draft in zip(self.untaken, drafts, strict=True)]
+        return width
+
+    def settle(self, guesses: int, accepted: Sequence[int]) -> None:
+        """Of the last `guesses` columns, which have been through a pass, keep each row's first `accepted`,
+        and append what each row has chosen last."""
+        if guesses:
+            end = self.ids.shape[1] - guesses + max(accepted)
+            self.ids, self.valid = self.ids[:, :end], self.valid[:, :end]
+            assert self.cache is not None
+            self.cache.crop(end)
+            if min(accepted) < max(accepted):
+                limits = torch.tensor(accepted, device=self.ids.device)[:, None] + end - max(accepted)
+                self.valid = self.valid & (torch.arange(end, device=self.ids.device) < limits)
+                self.dense = False
+        self.append(torch.tensor([row.ids[-1] for row in self.rows], device=self.ids.device))
 
 
 class Job:
@@ -119,10 +185,15 @@ class Job:
         layout: Layout = HONEST,
         observe: Observer = nobody,
         choose: Chooser = next_ids,
+        batching: Batching = UNBOUNDED,
+        prefixes: PrefixCache | None = None,
     ) -> None:
+        self.prefixes = prefixes
+        self.batching = batching
         self.model, self.tokenizer, self.device = model, tokenizer, device
         self.layout, self.observe, self.choose = layout, observe, choose
-        self.requests = [request for request in requests if request.params.max_new_tokens > 0]
+        self.requests = deque(request for request in requests if request.params.max_new_tokens > 0)
+        self._rows: WeakValueDictionary[int, Row] = WeakValueDictionary()  # as long as a batch holds them
         self.meter = MemoryMeter(device)
         self.busy_s = 0.0  # the run's own clock; whoever drives the mode keeps it
         self._resumed_s = time.perf_counter()
@@ -133,37 +204,116 @@ class Job:
         only."""
         context = self.model.spec.context
         rows = [Row(request, self.tokenizer, self.model.eos_ids, context) for request in requests]
+        self._rows.update((row.request.row, row) for row in rows)
+        pad_id = self.tokenizer.pad_id
+        if self.prefixes is not None and cached:
+            parts = [self.prefixes.longest(row.ids) for row in rows]
+            cache, reused = KVCache.starting(parts), [length for length, _ in parts]
+            return Batch(rows, cache=cache, pad_id=pad_id, device=self.device, reused=reused)
         cache = self.layout.cache() if cached else None
-        return Batch(rows, cache=cache, pad_id=self.tokenizer.pad_id, device=self.device)
+        return Batch(rows, cache=cache, pad_id=pad_id, device=self.device)
+
+    def cancel(self, row: int) -> None:
+        """End the request of that number before its next token, wherever it is; one that has ended stays."""
+        self.requests = deque(request for request in self.requests if request.row != row)
+        own = self._rows.get(row)
+        if own is not None and own.finish_reason is None:
+            own.finish_reason = "cancelled"
+
+    def join(self, batch: Batch, other: Batch) -> None:
+        """Let the only row of `other`, whose prompt has been read, run in `batch`."""
+        slots.join(batch, other)
+
+    def leave(self, batch: Batch) -> None:
+        """Give up the places of rows that have ended."""
+        slots.leave(batch)
 
     @torch.inference_mode()
-    def step(self, batch: Batch) -> StepEvent:
-        """One pass over the columns that the cache does not have, and one new token for every running row."""
+    def step(self, batch: Batch, drafts: Sequence[Sequence[int]] = ()) -> StepEvent:
+        """One pass over the columns that the cache does not have, and a new token for every running row.
+
+        `drafts` guesses a few ids of each row behind its newest: then there are as many new tokens as guess
+        and choice agree on, and one more. They are those that steps without guesses would choose, with the
+        same draws of the row's seed: a guess x is accepted with the probability p(x) that it is drawn, else
+        the draw is the token, which is rejection sampling of a draft that is sure of itself (Leviathan et al.
+        2023).
+        """
         started_s = time.perf_counter()
-        logits = self._forward(batch, batch.unread)[:, -1]  # (B, V)
-        ids = self.choose(logits, [(row.params, row.ids, row.generator) for row in batch.rows])  # (B)
-        ids.tolist()  # waits for the device
-        return self.took(batch, logits, ids, time.perf_counter() - started_s)
+        guesses = batch.guess(drafts)
+        logits = self._forward(batch, batch.unread, keep=1 + guesses)  # (B, keep, V)
+        chosen = self._choose(batch, logits, drafts)
+        return self.took(
+            batch, logits, chosen, time.perf_counter() - started_s, drafted=sum(map(len, drafts))
+        )
 
     @torch.inference_mode()
-    def took(self, batch: Batch, logits: torch.Tensor, ids: torch.Tensor, elapsed_s: float) -> StepEvent:
-        """The event of a pass that is over, whoever ran it: it took the next ids (B) from its last logits
-        (B, V), and `elapsed_s` until they were on the host."""
-        self.pause()  # looking at a pass is not part of it
-        chosen, among = ids.tolist(), candidates(logits, ids)
-        for row, own in zip(batch.rows, logits, strict=True):
-            if row.finish_reason is None:
-                self.observe(row.request.row, len(row.ids) - len(row.request.prompt_ids), own)
-        self.resume()
-        running = batch.running
-        tokens = [
-            row.take(id, best)
-            for row, id, best in zip(batch.rows, chosen, among, strict=True)
-            if row.finish_reason is None
-        ]
-        event = self._event(batch, running, batch.unread, tuple(tokens), elapsed_s)
-        batch.append(ids)
+    def took(
+        self,
+        batch: Batch,
+        logits: torch.Tensor,
+        chosen: Sequence[Sequence[int]],
+        elapsed_s: float,
+        *,
+        drafted: int = 0,
+    ) -> StepEvent:
+        """The event of a pass that is over, whoever ran it: its last logits (B, keep, V) chose some ids of
+        each row, one more than guesses came true, and `elapsed_s` went by until they were on the host."""
+        running, guesses = batch.running, logits.shape[1] - 1
+        tokens = self._taken(batch, logits, chosen)
+        event = self._event(
+            batch, batch.unread, running, tokens, elapsed_s, kept=1 + guesses, drafted=drafted
+        )
+        self._remember(batch, running, is_prompt=event.phase == "prefill")
+        batch.settle(guesses, [len(ids) - 1 for ids in chosen])
         return event
+
+    def _remember(self, batch: Batch, running: Sequence[Row], *, is_prompt: bool) -> None:
+        """Keep what later prompts may go on from: prompts when they have been read, and whole texts."""
+        if self.prefixes is None or batch.cache is None:
+            return
+        for place, row in enumerate(batch.rows):
+            if row in running and (is_prompt or row.finish_reason is not None):
+                self.prefixes.keep(row.ids[:-1], batch.cache.copied(place, batch.columns_of(place)))
+
+    def _choose(self, batch: Batch, logits: torch.Tensor, drafts: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Of logits (B, keep, V) each row's ids: the next one, and on as long as its draft agrees."""
+        chosen: list[list[int]] = [[] for _ in batch.rows]
+        places = list(range(len(batch.rows)))
+        for column in range(logits.shape[1]):
+            asked = [(batch.rows[place], chosen[place]) for place in places]
+            seen = [(row.params, row.ids + more if more else row.ids, row.generator) for row, more in asked]
+            own = logits[:, column] if len(places) == len(batch.rows) else logits[places, column]
+            ids = self.choose(own, seen).tolist()  # waits for the device
+            for place, id in zip(places, ids, strict=True):
+                chosen[place].append(id)
+            places = [
+                place
+                for place in places
+                if drafts and [chosen[place][-1]] == drafts[place][column : column + 1]
+            ]
+            if not places:
+                break
+        return chosen
+
+    def _taken(
+        self, batch: Batch, logits: torch.Tensor, chosen: Sequence[Sequence[int]]
+    ) -> tuple[NewToken, ...]:
+        """Each row's chosen ids as new tokens of those that run, up to the one that ends a row; logits
+        (B, keep, V) chose them."""
+        self.pause()  # looking at a pass is not part of it
+        used = torch.cat([own[: len(ids)] for own, ids in zip(logits, chosen, strict=True)])
+        flat = torch.tensor(list(chain.from_iterable(chosen)), device=logits.device)
+        among = iter(zip(candidates(used, flat), used, strict=True))
+        tokens = []
+        for row, ids in zip(batch.rows, chosen, strict=True):
+            for id, (best, own) in zip(ids, list(islice(among, len(ids))), strict=True):
+                if row.finish_reason is None:
+                    self.observe(row.request.row, len(row.ids) - len(row.request.prompt_ids), own)
+                    self.resume()
+                    tokens.append(row.take(id, best))
+                    self.pause()
+        self.resume()
+        return tuple(tokens)
 
     @torch.inference_mode()
     def read(self, batch: Batch, columns: int) -> StepEvent:
@@ -171,10 +321,10 @@ class Job:
         started_s = time.perf_counter()
         self._forward(batch, columns).sum().item()  # waits for the device
         elapsed_s = time.perf_counter() - started_s
-        return self._event(batch, batch.running, columns, (), elapsed_s)
+        return self._event(batch, columns, batch.running, (), elapsed_s)
 
-    def _forward(self, batch: Batch, columns: int) -> torch.Tensor:
-        """Logits (B, 1, V) of the last of `columns` new columns T behind those that are stored."""
+    def _forward(self, batch: Batch, columns: int, keep: int = 1) -> torch.Tensor:
+        """Logits (B, keep, V) of the last of `columns` new columns T behind those that are stored."""
         end = batch.stored + columns
         valid = batch.valid[:, :end]
         plain = batch.dense and (columns == 1 or batch.stored == 0)
@@ -183,26 +333,26 @@ class Job:
             self.layout.positions(valid, columns),
             None if plain else self.layout.attention_mask(valid, columns),
             batch.cache,
-            1,
+            keep,
         )
 
     def _event(
         self,
         batch: Batch,
-        running: list[Row],
         columns: int,
+        running: Sequence[Row],
         new_tokens: tuple[NewToken, ...],
         elapsed_s: float,
+        *,
+        kept: int = 1,
+        drafted: int = 0,
     ) -> StepEvent:
-        """Host work after a pass, outside its measured time: what it took and what memory there is."""
+        """Host work after a pass over the next `columns`, outside its measured time: what it took and what
+        memory there is."""
         rows, stored = len(batch.rows), batch.stored + columns
-        processed = sum(
-            min(columns, stored - pads)
-            for row, pads in zip(batch.rows, batch.pads, strict=True)
-            if row in running and pads < stored
-        )
-        if batch.cache is not None:
-            batch.cache.advance(columns)
+        taken = batch.read(columns)
+        processed = sum(own for row, own in zip(batch.rows, taken, strict=True) if row in running)
+        reused, batch.reused = batch.reused, 0
         phase = "decode" if batch.decoding else "prefill"
         batch.decoding = bool(new_tokens)
         self.pause()
@@ -223,7 +373,9 @@ class Job:
             resident_bytes=resident_bytes,
             peak_extra_bytes=peak_extra_bytes,
             memory_method=self.meter.method,
-            flops=pass_flops(self.model.spec, rows=rows, columns=columns, stored=stored, kept=1),
+            flops=pass_flops(self.model.spec, rows=rows, columns=columns, stored=stored, kept=kept),
+            drafted_tokens=drafted,
+            reused_tokens=reused,
         )
 
     def clock_s(self) -> float:

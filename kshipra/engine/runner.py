@@ -21,6 +21,7 @@ from kshipra.engine.compiled import CompiledModel
 from kshipra.engine.devices import pick_device, pick_dtype
 from kshipra.engine.job import Chooser, Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
+from kshipra.engine.prefix import PrefixCache
 from kshipra.engine.sampling import next_ids
 from kshipra.errors import InputError
 from kshipra.models.hf import TransformersModel
@@ -31,6 +32,8 @@ from kshipra.modes.base import Mode
 from kshipra.text import Tokenizer
 from kshipra.types import (
     EXECUTIONS,
+    UNBOUNDED,
+    Batching,
     ModelChoice,
     Progress,
     Ready,
@@ -47,6 +50,10 @@ WARM_UP_TOKENS = 16
 
 def never() -> bool:
     return False
+
+
+def nothing(job: Job) -> None:
+    """An `attend` that lets a run be."""
 
 
 class Engine:
@@ -125,10 +132,14 @@ class Engine:
         layout: Layout = HONEST,
         observe: Observer = nobody,
         choose: Chooser = next_ids,
+        attend: Callable[[Job], None] = nothing,
+        batching: Batching = UNBOUNDED,
+        prefixes: PrefixCache | None = None,
     ) -> Iterator[StepEvent]:
         """The events of `requests` under `mode`. The clock of the run stands still between two events, and
         while `observe` is shown each new token's logits. Another `layout` plants a fault; another `choose`
-        takes the next ids instead of the sampler, as when a text is read that is already written.
+        takes the next ids instead of the sampler, as when a text is read that is already written. `attend` is
+        shown the job before every step, to add requests to it (which "continuous" lets join) or cancel some.
         """
         chosen = mode_named(mode)
         chosen.check(requests)
@@ -147,11 +158,16 @@ class Engine:
                 layout=layout,
                 observe=observe,
                 choose=choose,
+                batching=batching,
+                prefixes=prefixes,
             )
             if not job.requests:
                 return
             with closing(chosen.run(job)) as steps:  # however it ends, nothing goes on behind it
-                while not stopped() and (event := next(steps, None)) is not None:
+                while not stopped():
+                    attend(job)
+                    if (event := next(steps, None)) is None:
+                        return
                     job.pause()
                     yield event
                     job.resume()

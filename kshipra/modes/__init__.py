@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from kshipra.errors import InputError
-from kshipra.modes import kv_cache, no_cache, static_batch, transformers_generate, two_at_a_time
+from kshipra.modes import (
+    continuous,
+    kv_cache,
+    no_cache,
+    speculative,
+    static_batch,
+    transformers_generate,
+    two_at_a_time,
+)
 from kshipra.modes.base import Mode
 
 MODES: tuple[Mode, ...] = (
     no_cache.MODE,
     kv_cache.MODE,
     static_batch.MODE,
+    continuous.MODE,
+    speculative.MODE,
 )
 # Not techniques of ours to compare: what the bug lab needs, and a peer, which needs a model of its own kind.
 UNLISTED_MODES: tuple[Mode, ...] = (two_at_a_time.MODE, transformers_generate.MODE)

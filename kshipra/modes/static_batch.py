@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def static_batch(job: Job) -> Generator[StepEvent, None, None]:
-    batch = job.batch(job.requests, cached=True)
-    while batch.running:
-        yield job.step(batch)
+    for requests in job.batching.groups(job.requests, rows=len(job.requests)):
+        batch = job.batch(requests, cached=True)
+        while batch.running:
+            yield job.step(batch)
 
 
 MODE = Mode(
