@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from kshipra.errors import InputError
-from kshipra.types import Plan
+from kshipra.types import Plan, SamplingParams
 
 MAX_PROMPTS = 16
 MAX_PROMPT_CHARS = 20_000
@@ -18,6 +18,8 @@ MAX_NEW_TOKENS = 2_048
 MAX_MODEL_CHARS = 200
 MAX_STOPS = 8
 MAX_STOP_CHARS = 100
+MAX_SAID_CHARS = 4_000  # of one turn of a conversation
+MAX_ANSWER_TOKENS = 256
 
 
 def whole_characters(text: str) -> str:
@@ -75,3 +77,15 @@ def check_plan(
         )
     if len(plan.params.stop) > MAX_STOPS or any(len(text) > MAX_STOP_CHARS for text in plan.params.stop):
         raise InputError(f"Stop: give at most {MAX_STOPS} texts of up to {MAX_STOP_CHARS} characters.")
+
+
+def check_turn(said: str, params: SamplingParams) -> None:
+    """Raise InputError for a turn of a conversation that is out of its limits, before it takes a place."""
+    if not isinstance(said, str) or not said.strip():
+        raise InputError("Write something first.")
+    if len(said) > MAX_SAID_CHARS:
+        raise InputError(f"The message has {len(said):,} characters: keep it to {MAX_SAID_CHARS:,}.")
+    if not 1 <= params.max_new_tokens <= MAX_ANSWER_TOKENS:
+        raise InputError(
+            f"Max new tokens must be from 1 to {MAX_ANSWER_TOKENS}, not {params.max_new_tokens:,}."
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kshipra.backends.lobby import Lobby
 from kshipra.types import DeviceChoice, Failed, Loading, Message, ModelChoice, Plan, Ready
 
 
@@ -19,6 +20,9 @@ class Run(Protocol):
 
 
 class Backend(Protocol):
+    lobby: Lobby | None
+    """Where visitors' requests join the live batch; None where requests cannot share one."""
+
     def submit(self, plan: Plan) -> Run:
         """Queue `plan`. Raises KshipraError at once for a plan out of its limits or a full queue."""
 
