@@ -2,7 +2,7 @@
 // kshipra/ui/live_view.py tells, lines with a number each; what the visitor wants goes back as an event.
 
 const { words, most_chars: mostChars, most_tokens: mostTokens } = props.page;
-const HERE = "#live";
+const HERE = "#live", AGAIN_MS = 3000;
 const root = element.querySelector(".k-live");
 root.setAttribute("aria-label", words.label);
 
@@ -10,11 +10,20 @@ let number = 0; // of the next message
 let [firstLine, offset, taken] = [null, 0, -1];
 const said = new Map(); // messages that may still be refused
 
-const early = []; // what is wanted before the server knows this tab
-const act = (wish) => {
-  if (taken < 0) early.push({ number, ...wish });
-  else trigger("act", { number, ...wish });
+// What is wanted goes out one after another, each when the one before has been taken, and again where it got lost.
+const outbox = [];
+let [wishes, askedAt] = [0, 0];
+const ask = () => {
+  if (taken < 0 || !outbox.length) return; // the server does not know this tab yet
+  askedAt = Date.now();
+  trigger("act", outbox[0]);
 };
+const act = (wish) => {
+  outbox.push({ wish: wishes, number, ...wish });
+  wishes += 1;
+  if (outbox.length === 1) ask();
+};
+setInterval(() => { if (Date.now() - askedAt > AGAIN_MS) ask(); }, AGAIN_MS);
 const turns = makeTurns(words, props.page.turn_figures, (own) => act({ do: "stop", number: own }));
 const chart = makeLiveChart(words, props.page.places, props.page.window_s);
 const status = make("p", { class: "k-said", role: "status" });
@@ -84,6 +93,11 @@ const build = () => {
 // Lines
 
 const handlers = {
+  took(wish) {
+    if (outbox[0]?.wish !== wish) return;
+    outbox.shift();
+    ask();
+  },
   model(text) { document.dispatchEvent(new CustomEvent("kshipra:model", { detail: text })); },
   turn(own, state, word, note, strings) {
     if (state !== "waiting") said.delete(own);
@@ -109,7 +123,7 @@ const handlers = {
 const read = (value) => {
   if (!value) return;
   if (firstLine === null || !value.startsWith(firstLine)) [firstLine, offset] = [value.slice(0, value.indexOf("\n") + 1), 0];
-  const lines = value.slice(offset).split("\n");
+  const [isFirst, lines] = [taken < 0, value.slice(offset).split("\n")];
   offset = value.length;
   for (const text of lines) {
     if (!text) continue;
@@ -118,7 +132,7 @@ const read = (value) => {
     taken = count;
     handlers[kind](...rest);
   }
-  early.splice(0).forEach(act);
+  if (isFirst) ask();
 };
 watch("value", () => read(props.value));
 document.addEventListener("kshipra:live-lost", lose);

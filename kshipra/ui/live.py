@@ -19,10 +19,10 @@ from kshipra.errors import InputError, KshipraError
 from kshipra.limits import clean_text
 from kshipra.types import ModelChoice, SamplingParams
 from kshipra.ui import words
+from kshipra.ui.handlers import WAKE_EVERY_S
 from kshipra.ui.lines import line
 from kshipra.ui.live_view import LiveView
 
-WAKE_EVERY_S = 0.2  # what an update costs: see `handlers.WAKE_EVERY_S`
 BEAT_S = 10.0  # something is sent at least so often: how Gradio finds out who is still there
 
 _LOST = "() => { document.dispatchEvent(new CustomEvent('kshipra:live-lost')); }"
@@ -34,6 +34,7 @@ class Tab:
     lobby: Lobby
     visitor: Visitor
     view: LiveView = field(default_factory=LiveView)
+    wishes: int = 0  # that were taken: the next one's number
 
 
 class LivePart:
@@ -65,11 +66,13 @@ class LivePart:
                 del self._tabs[session]
 
     async def act(self, event: gr.EventData, request: gr.Request) -> None:
-        """What a visitor does: send, stop or forget. Anything can be posted."""
+        """What a visitor does: send, stop or forget, in his order and each once. Anything can be posted."""
         said: dict[str, Any] = event._data if isinstance(event._data, dict) else {}
         tab, number = self._tabs.get(str(request.session_hash)), said.get("number")
-        if tab is None or not isinstance(number, int):
+        if tab is None or not isinstance(number, int) or said.get("wish") != tab.wishes:
             return
+        tab.wishes += 1
+        tab.view.took(tab.wishes - 1)
         try:
             self._do(tab, number, said)
         except KshipraError as error:

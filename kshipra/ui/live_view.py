@@ -13,12 +13,12 @@ from kshipra.ui import show, words
 from kshipra.ui.lines import line
 from kshipra.ui.view import loading_text, model_text
 
-MOST_CHARS = 48_000  # of the text, which is as old as the visit ...
-KEPT_CHARS = 12_000  # ... before it goes on from its last lines
+MOST_CHARS = 16_000  # of the text, which is as old as the visit ...
+KEPT_CHARS = 4_000  # ... before it goes on from its last lines
 
 
 class LiveView:
-    """Lines, one kind each, each with its number so that none is taken twice: model (text),
+    """Lines, one kind each, each with its number so that none is taken twice: model (text), took (wish),
     turn (number, state, word, note, figures), t (number, text: goes on with the answer),
     bar (row, own, place, joined_s, first_s, left_s), now (now_s, running, own rows, figures),
     refused (number, sentence).
@@ -31,6 +31,9 @@ class LiveView:
         self._chars = 0
         self._told: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._said: dict[int, int] = {}  # characters of each turn's answer that were told
+
+    def took(self, wish: int) -> None:
+        self._tell("took", wish)
 
     def refuse(self, number: int, sentence: str) -> None:
         self._tell("refused", number, sentence)

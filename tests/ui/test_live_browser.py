@@ -14,7 +14,7 @@ from kshipra.backends.local import LocalBackend
 from kshipra.engine import runner
 from kshipra.engine.runner import Engine
 from kshipra.types import Plan, SamplingParams
-from kshipra.ui import live, words
+from kshipra.ui import words
 from kshipra.ui.build import build_page, launch_options
 
 pytestmark = pytest.mark.slow
@@ -23,27 +23,40 @@ SECRETS = ("amber ferry at noon", "nine copper spoons", "the mole knows it")
 OVER = "!['waiting', 'reading', 'answering'].includes(node.dataset.state)"
 
 
-@pytest.fixture(scope="module")
-def gate() -> threading.Event:
-    """What every pass of the model goes through."""
-    made = threading.Event()
-    made.set()
-    return made
+class Passes:
+    """How many passes the model may take from now on; None: all."""
+
+    def __init__(self) -> None:
+        self._changed, self._left = threading.Condition(), None
+
+    def allow(self, passes: int | None) -> None:
+        with self._changed:
+            self._left = passes
+            self._changed.notify_all()
+
+    def take(self, number: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._left != 0, timeout=120)
+            self._left = self._left and self._left - 1
 
 
 @pytest.fixture(scope="module")
-def backend(gate, byte_level) -> Iterator[LocalBackend]:
+def passes() -> Passes:
+    return Passes()
+
+
+@pytest.fixture(scope="module")
+def backend(passes, byte_level) -> Iterator[LocalBackend]:
     """Its model says what its position tells it to, so prompts of different length get different texts."""
     letters = random.Random(0).choices(range(64, 90), k=3000)
 
     def load(name, **_) -> Engine:
-        model = FakeModel(letters, step_s=0.02, during=lambda _: gate.wait(60))
-        return Engine(model, byte_level)
+        return Engine(FakeModel(letters, step_s=0.005, during=passes.take), byte_level)
 
-    honest, runner.load, live.WAKE_EVERY_S = runner.load, load, 0.05
+    honest, runner.load = runner.load, load
     made = LocalBackend()
     yield made
-    gate.set()
+    passes.allow(None)
     made.close()
     runner.load = honest
 
@@ -59,14 +72,13 @@ def address(backend) -> Iterator[str]:
 
 
 @pytest.fixture
-def come(new_visitor, address, backend):
-    """A visitor in a browser profile of his own."""
-    contexts, errors = [], []
+def come(visitor, new_visitor, address, passes):
+    """A visitor in a tab; `apart`: in a browser profile of his own."""
+    tabs, errors = [], []
 
-    def start(**options):
-        context = new_visitor()
-        contexts.append(context)
-        page = context.new_page()
+    def start(*, apart: bool = False):
+        page = (new_visitor() if apart else visitor).new_page()
+        tabs.append(page.context if apart else page)
         page.set_viewport_size({"width": 1440, "height": 1000})
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{address}#live")
@@ -74,8 +86,9 @@ def come(new_visitor, address, backend):
         return page
 
     yield start
-    for context in contexts:
-        context.close()
+    passes.allow(None)
+    for tab in tabs:
+        tab.close()
     assert errors == []
 
 
@@ -104,16 +117,19 @@ def figure(page, label: str) -> str:
     return page.locator(f".k-live-figures > div:has(dt:text-is('{label}')) dd").inner_text()
 
 
-def test_three_visitors_share_the_batch_and_see_only_their_own(come, gate):
-    gate.clear()
-    pages = [come() for _ in SECRETS]
+def test_three_visitors_share_the_batch_and_see_only_their_own(come, passes):
+    passes.allow(0)
+    pages = [come(apart=True) for _ in SECRETS]
     for page, secret in zip(pages, SECRETS, strict=True):
         say(page, secret)
-    gate.set()
+        page.wait_for_selector(".k-badge:text('waiting')")
+    passes.allow(20)
     for page in pages:
         page.wait_for_function("document.querySelectorAll('.k-live-drawing .told').length === 3")
         assert page.locator(".k-live-drawing .own .told").count() == 1
         assert page.locator(".k-live-drawing .other .told").count() == 2
+        assert page.locator(".k-live-drawing").get_attribute("aria-label").endswith("3, yours: 1.")
+    passes.allow(None)
     for page in pages:
         over(page)
     texts = [turn(page).locator(".k-turn-answer span").first.inner_text() for page in pages]
@@ -147,26 +163,30 @@ def test_turns_of_a_conversation_reuse_what_was_said(come):
     over(page)
 
 
-def test_stop_ends_one_turn_and_the_next_goes_on(come):
+def test_stop_ends_one_turn_and_the_next_goes_on(come, passes):
     page = come()
+    passes.allow(20)
     say(page, "first", 256)
     say(page, "second", 6)
     answering(page)
-    assert turn(page, 1).locator(".k-badge").inner_text() == words.LIVE_STATES["behind"]
+    page.wait_for_selector(f".k-badge:text('{words.LIVE_STATES['behind']}')")
     turn(page).locator(".k-turn-stop").click()
     page.wait_for_selector(".k-turn[data-number='0'][data-state='cancelled']")
     assert turn(page).locator(".k-turn-stop").is_hidden()
+    passes.allow(None)
     over(page, 2)
     kept = turn(page).locator(".k-turn-answer span").first.inner_text()
     assert len(kept) > 0
     assert turn(page, 1).get_attribute("data-state") == "length"
 
 
-def test_a_reload_leaves_the_batch_and_starts_anew(come, backend):
+def test_a_reload_leaves_the_batch_and_starts_anew(come, passes):
     page, other = come(), come()
+    passes.allow(20)
     say(page, "gone soon", 256)
     answering(page)
     page.reload()
+    passes.allow(None)
     page.wait_for_function("document.querySelector('.k-live-figures dd')?.textContent === '0 of 8'")
     assert page.locator(".k-turn").count() == 0
     other.wait_for_function("document.querySelector('.k-live-figures dd').textContent === '0 of 8'")
@@ -175,26 +195,28 @@ def test_a_reload_leaves_the_batch_and_starts_anew(come, backend):
     over(page)
 
 
-def test_a_closed_tab_leaves_the_batch(come, backend):
+def test_a_closed_tab_leaves_the_batch(come, backend, passes):
     page, other = come(), come()
+    passes.allow(20)
     say(page, "gone soon", 256)
     answering(page)
     other.wait_for_function("document.querySelector('.k-live-figures dd').textContent === '1 of 8'")
-    page.context.close()
+    page.close()
+    passes.allow(None)
     other.wait_for_function("document.querySelector('.k-live-figures dd').textContent === '0 of 8'")
     assert len(backend.lobby.visitors) == 1
 
 
-def test_a_measured_run_goes_first_and_it_is_said(come, backend, gate):
+def test_a_measured_run_goes_first_and_it_is_said(come, backend, passes):
     page = come()
     say(page, "warm", 2)
     over(page)
-    gate.clear()
+    passes.allow(0)
     run = backend.submit(Plan(CHOICE, ("ab",), ("kv_cache",), SamplingParams(30)))
     say(page, "waits", 4)
     page.wait_for_selector(".k-badge:text('a measured run goes first, place 1')")
     run.stop()
-    gate.set()
+    passes.allow(None)
     over(page, 2)
 
 

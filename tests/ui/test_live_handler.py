@@ -31,8 +31,10 @@ class Server:
     def stream(self, tab: str) -> AsyncIterator[str]:
         return self.part.enter(SimpleNamespace(session_hash=tab))
 
-    async def act(self, tab: str, **wish: Any) -> None:
-        await self.part.act(SimpleNamespace(_data=wish), SimpleNamespace(session_hash=tab))
+    async def act(self, tab: str, **said: Any) -> None:
+        known = self.part._tabs.get(tab)
+        said = {"wish": known.wishes if known else 0} | said
+        await self.part.act(SimpleNamespace(_data=said), SimpleNamespace(session_hash=tab))
 
     async def send(self, tab: str, number: int, text: Any, tokens: Any = 6, temperature: Any = 0) -> None:
         await self.act(tab, do="send", number=number, text=text, tokens=tokens, temperature=temperature)
@@ -192,6 +194,21 @@ def test_odd_wishes_are_refused_in_a_sentence(server, text, tokens, temperature,
         await server.send("tab", "x", text)  # no number: nobody to tell
         await server.act("tab", do="dance", number=4)
         await server.part.act(SimpleNamespace(_data=[1]), SimpleNamespace(session_hash="tab"))
+
+    asyncio.run(visit())
+
+
+def test_wishes_are_taken_in_order_and_once(server):
+    async def visit() -> None:
+        stream = server.stream("tab")
+        await until(stream, [], '"now"')
+        for wish, number in ((1, 8), (0, 7), (0, 7), (1, 8)):  # the first too early, the third again
+            said = {"do": "send", "text": "hello", "tokens": 3, "temperature": 0}
+            await server.act("tab", **said, wish=wish, number=number)
+        told = await until(stream, [], '8,"length"')
+        assert [line[2] for line in told if line[0] == "took"] == [0, 1]
+        ended = [line[2] for line in told if line[0] == "turn" and line[3] == "length"]
+        assert ended == [7, 8]
 
     asyncio.run(visit())
 
