@@ -247,6 +247,9 @@ def test_a_long_visit_stays_small(come, monkeypatch):
     over(page, 4)
     for number in range(4):
         assert turn(page, number).locator("dd >> nth=3").inner_text() == "60"
+        assert len(turn(page, number).locator(".k-turn-answer > span").inner_text()) == 60
+    talk = "document.querySelector('.k-talk')"
+    assert page.evaluate(f"{talk}.scrollHeight - {talk}.scrollTop - {talk}.clientHeight") < 2
 
 
 def test_it_fits_a_phone_and_a_server_that_shares_nothing_says_so(open_page, come):
