@@ -239,8 +239,8 @@ def test_what_is_refused_is_said_and_not_lost(come):
 def test_a_long_visit_stays_small(come, monkeypatch):
     from kshipra.ui import live_view
 
-    monkeypatch.setattr(live_view, "MOST_CHARS", 3000)
-    monkeypatch.setattr(live_view, "KEPT_CHARS", 1000)
+    monkeypatch.setattr(live_view, "MOST_CHARS", 900)
+    monkeypatch.setattr(live_view, "KEPT_CHARS", 500)
     page = come()
     for number in range(4):
         say(page, f"turn {number}", 60)
