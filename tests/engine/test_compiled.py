@@ -152,12 +152,12 @@ CODE_FAULTS = {
     "a position too far": ("float>(step.positions[row])", "float>(step.positions[row] + 1)"),
     "pads looked at": ("visible && !visible[c]", "visible && false"),
     "key kept unrotated": ("std::copy(key, key + size,", "std::copy(qkv, qkv + size,"),
-    "new column not seen": ("Numbers sum = load(value + i) * scores[step.stored]", "Numbers sum = Numbers{}"),
+    "new column not seen": ("columns = step.stored + 1;", "columns = step.stored;"),
     "stored one column late": ("keys + step.stored * size", "keys + (step.stored - 1) * size"),
-    "another group's keys": ("group = head * model.kv_heads / model.heads", "group = 0"),
+    "another group's keys": ("(row * model.kv_heads + group) * step", "row * model.kv_heads * step"),
     "residual lost": ("product(layer.mlp_out, own.input, from(width), to(width), step.x, true)",
                       "product(layer.mlp_out, own.input, from(width), to(width), step.x, false)"),
-    "scale left out": ("return sum * scale", "return sum"),
+    "scale left out": (": scores[c] * scale", ": scores[c]"),
     "angle of the other half": ("second * cos[i] + first", "second * cos[i] - first"),
 }  # fmt: skip
 
