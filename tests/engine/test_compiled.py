@@ -175,7 +175,8 @@ def test_faults_planted_in_the_code_are_seen(fault, monkeypatch, tmp_path):
     reference = make_llama(head_dim=40)
     honest = last_logits(native(reference))
     spoiled = last_logits(CompiledModel(native(reference)))
-    assert max((a - b).abs().max().item() for a, b in zip(spoiled, honest, strict=True)) > 0.01
+    close = [(a - b).abs().max() <= 0.01 for a, b in zip(spoiled, honest, strict=True)]
+    assert not all(close)  # a fault that reads what nobody wrote may give NaN, close to nothing
 
 
 def test_the_code_is_compiled_once_and_kept(monkeypatch, tmp_path):
