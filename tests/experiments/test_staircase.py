@@ -36,6 +36,7 @@ def rig_of(monkeypatch, make, implementation="auto") -> Rig:
 @pytest.fixture(scope="module", params=[make_gpt2, make_llama])
 def taken(request, tmp_path_factory) -> Results:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kshipra.machine.threads", lambda: 1)  # many tiny calls: threads would wait for cores
         rig = rig_of(patch, request.param)
         folder = tmp_path_factory.mktemp("staircase")
         return running.run(experiment_named("staircase"), rig, folder, progress=lambda *_: None)
@@ -170,7 +171,6 @@ def test_jumps_of_the_products_go_with_those_of_the_step(taken):
     report = report_of(results)
     assert "jumps at 260, 460, 640 and 780 (by" in swept(results)
     assert "4 of 4 jumps coincide" in swept(results)
-    assert any("move together" in answer for answer in report.answers)
     assert any("at 256, 448, 640 and 768 the swept step jumps too" in answer for answer in report.answers)
     table = next(part for part in report.parts if isinstance(part, Table) and part.key == "jumps")
     assert [row[0] for row in table.rows] == ["260", "460", "640", "780"]

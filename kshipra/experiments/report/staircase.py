@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import StatisticsError, correlation
-
 from kshipra.experiments import experiment_named
 from kshipra.experiments.report import study
 from kshipra.experiments.report.edges import Edges, Ladder, edges, estimate, ladder
@@ -16,7 +14,7 @@ from kshipra.experiments.report.edges_figures import (
     periods_table,
     products_table,
 )
-from kshipra.experiments.report.jumps import FEWEST, SIDE, by_chance, jumps, near
+from kshipra.experiments.report.jumps import FEWEST, by_chance, jumps, near
 from kshipra.experiments.report.parts import Report
 from kshipra.experiments.report.staircase_figures import (
     excess_figure,
@@ -139,7 +137,7 @@ def at_every_length(every: Ladder) -> str:
 def over_sweeps(taken: Series) -> list[str | None]:
     if taken.whole is None:
         return [f"{count(len(taken.lengths))} lengths are too few to find jumps: it takes {FEWEST}."]
-    return [swept(taken), explained_time(taken), together(taken), beside_study(taken), grid(taken)]
+    return [swept(taken), explained_time(taken), beside_study(taken), grid(taken)]
 
 
 def height_explained(taken: Series) -> float:
@@ -176,22 +174,6 @@ def explained_time(taken: Series) -> str:
         for place in (0, len(step) - 1)
     ]
     return f"Timed alone, the products of all layers take {said[0]}, and {said[1]}, of the whole step."
-
-
-def together(taken: Series) -> str | None:
-    """Whether the two series move together at all, without a rule for jumps. Each rise is told by SIDE
-    lengths on either side, so that a SIDEth of them are independent."""
-    try:
-        moved = correlation(taken.whole.excess, taken.products.excess)
-    except StatisticsError:  # one of them is a straight line
-        return None
-    scatter = 2 / (len(taken.whole.excess) / SIDE) ** 0.5
-    outcome = "move together" if moved > scatter else "do not move together"
-    return (
-        f"Over all {count(len(taken.whole.excess))} lengths, the rises of the step and of its products "
-        f"beyond their lines {outcome}: their correlation is {digits(moved)}, and unrelated ones stay within "
-        f"±{digits(scatter)} in 19 of 20 cases."
-    )
 
 
 def beside_study(taken: Series) -> str:
