@@ -102,7 +102,7 @@ class Edges:
 
         "supported": at the ends of some tile (a group) the products rise by LEAST_JUMP or more and the step
         by at least TOGETHER of that, and both by their lower limits by more than nothing, and by more than
-        the control, where no tile ends, if that rises clearly.
+        the control's upper limit if the control, where no tile ends, rises clearly itself.
         "not supported": in no group they jump, and in each their upper limit is below COARSE; or in the
         first where they jump, the step by its upper limit rises by less than TOGETHER of it.
         "unsettled": anything else."""
@@ -115,7 +115,8 @@ class Edges:
 
 
 def clear_rise(found: Estimate | None) -> float:
-    return found.value if found and found.low > 0 else 0.0
+    """What a control that rises beyond doubt rises by at most, else nothing."""
+    return found.high if found and found.low > 0 else 0.0
 
 
 def median_within(samples: list[float]) -> Estimate:
