@@ -181,6 +181,7 @@ class LocalBackend:
                 recipe = recipe_named(key)
                 mode_named(recipe.mode).check(requests)  # before an engine is made for nothing
                 own = self._variant(run, recipe, engine)
+                own.check(requests, mode_named(recipe.mode))
             except Stopped:
                 raise
             except KshipraError as error:  # it cannot be had here, which costs the other recipes nothing
