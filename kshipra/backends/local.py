@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from kshipra import limits, metrics
+from kshipra.backends.runlog import RunLog
 from kshipra.errors import KshipraError
 from kshipra.modes import mode_named
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, RECIPES, recipe_named
@@ -54,6 +55,7 @@ class LocalRun:
         self._backend = backend
         self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self.log = RunLog(choice, plan)
 
     def messages(self, timeout_s: float) -> list[Message]:
         try:
@@ -72,6 +74,7 @@ class LocalRun:
         return self._stop.is_set()
 
     def tell(self, message: Message) -> None:
+        self.log.add(message)
         self._told.put(message)
 
 
@@ -153,6 +156,7 @@ class LocalBackend:
                     run.tell(Ended(stopped=True))
                 return None
             self._current = self._waiting.pop(0)
+            self._current.log.begin()
             self._tell_places()
             return self._current
 
