@@ -1,5 +1,5 @@
 """The page: python app.py [--model NAME] [--device auto] [--host 127.0.0.1] [--port 7860] [--share]
-[--log-level warning]."""
+[--public] [--log-level warning]."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import sys
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves the machine unasked
 
 from kshipra.backends.local import LocalBackend
+from kshipra.limits import OWN, public
 from kshipra.models.catalogue import DEFAULT
 from kshipra.types import ModelChoice
 
@@ -26,6 +27,12 @@ def main() -> None:
     parser.add_argument("--implementation", default="auto", help="auto, native or transformers")
     parser.add_argument("--host", default="0.0.0.0" if os.getenv("SYSTEM") == "spaces" else "127.0.0.1")
     parser.add_argument("--port", type=int, default=int(os.getenv("GRADIO_SERVER_PORT", "7860")))
+    parser.add_argument(
+        "--public",
+        action="store_true",
+        default=os.getenv("SYSTEM") == "spaces",
+        help="strangers use it: a few models by name, lower limits, nothing said about this machine",
+    )
     parser.add_argument(
         "--log-level",
         default="warning",
@@ -44,7 +51,7 @@ def main() -> None:
         dtype=arguments.dtype,
         implementation=arguments.implementation,
     )
-    backend = LocalBackend()
+    backend = LocalBackend(public(arguments.model) if arguments.public else OWN)
     backend.preload(choice)  # in its own thread: the page opens meanwhile and shows how far it is
 
     from kshipra.ui.build import build_page, launch_options

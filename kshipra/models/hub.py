@@ -53,7 +53,10 @@ def fetched(repo: str, progress: Progress, accept: Accept = whatever) -> Path:
     except KshipraError:
         raise
     except Exception as error:
-        raise UnreachableError(refusal(repo, error)) from error
+        raise UnreachableError(
+            refusal(repo, error),
+            in_public=f"{repo} cannot be fetched by this server now: choose another model.",
+        ) from error
 
 
 def refusal(repo: str, error: Exception) -> str:
