@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kshipra.limits import Limits
 from kshipra.types import DeviceChoice, Failed, Loading, Message, ModelChoice, Plan, Ready
 
 
@@ -19,6 +20,8 @@ class Run(Protocol):
 
 
 class Backend(Protocol):
+    limits: Limits  # what one visitor may ask for
+
     def submit(self, plan: Plan) -> Run:
         """Queue `plan`. Raises KshipraError at once for a plan out of its limits or a full queue."""
 

@@ -18,12 +18,13 @@ from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.check import check_adapter
 from kshipra.engine.compiled import CompiledModel
-from kshipra.engine.devices import pick_device, pick_dtype
+from kshipra.engine.devices import free_bytes, pick_device, pick_dtype
 from kshipra.engine.job import Chooser, Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
 from kshipra.engine.prefix import PrefixCache
 from kshipra.engine.sampling import next_ids
 from kshipra.errors import InputError
+from kshipra.memory import check_run_fits, check_weights_fit
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
 from kshipra.models.weights import check_weights
@@ -142,11 +143,7 @@ class Engine:
         shown the job before every step, to add requests to it (which "continuous" lets join) or cancel some.
         """
         chosen = mode_named(mode)
-        chosen.check(requests)
-        if chosen.implementation != "auto" and not isinstance(self.model, TransformersModel):
-            raise InputError(
-                f"{chosen.label} drives a model of that library: load it with --implementation transformers."
-            )
+        self.check(requests, chosen, batching)
 
         def events() -> Iterator[StepEvent]:
             self._warm_up(chosen)
@@ -173,6 +170,16 @@ class Engine:
                     job.resume()
 
         return events()
+
+    def check(self, requests: Sequence[Request], mode: Mode, batching: Batching = UNBOUNDED) -> None:
+        """Raise InputError for what `mode` cannot run on this model or in the memory that is free."""
+        mode.check(requests)
+        if mode.implementation != "auto" and not isinstance(self.model, TransformersModel):
+            raise InputError(
+                f"{mode.label} drives a model of that library: load it with --implementation transformers."
+            )
+        rows = min(batching.rows or mode.rows or len(requests), len(requests))
+        check_run_fits(self.model.spec, requests, rows, free_bytes(self.device))
 
     @property
     def compile_s(self) -> float | None:
@@ -248,6 +255,9 @@ def load(
         weights=weights,
         implementation=implementation,
         progress=progress,
+        accept=lambda label, parameters: check_weights_fit(
+            label, parameters, computed.itemsize, free_bytes(picked)
+        ),
     )
     if execution == "compiled":
         model = CompiledModel(model, progress=progress)

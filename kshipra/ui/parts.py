@@ -8,10 +8,11 @@ from pathlib import Path
 
 import gradio as gr
 
+from kshipra.limits import FILE_BYTES
 from kshipra.recipes import LAB_RECIPES, RECIPES, USUAL_KEYS
 from kshipra.ui import recorded, words
 from kshipra.ui.fields import ASSETS, own
-from kshipra.ui.shelf import MOST_BYTES, shelf
+from kshipra.ui.shelf import shelf
 
 PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
 STAGE_SCRIPTS = ("dom", "frames", "plotly", "traces", "charts", "columns", "page")
@@ -87,7 +88,7 @@ def experiments() -> gr.HTML:
         *EXPERIMENTS_SCRIPTS,
         words=words.EXPERIMENTS,
         shelf=shelf(),
-        most_bytes=MOST_BYTES,
+        most_bytes=FILE_BYTES,
         plotly=_plotly_address(),
     )
 
