@@ -159,7 +159,7 @@ class Engine:
                 f"{chosen.label} drives a model of that library: load it with --implementation transformers."
             )
         if chosen.drafts and self.draft is None:
-            raise InputError(f"{chosen.label} needs a second, smaller model that guesses: add --draft NAME.")
+            raise InputError(f"{chosen.label} needs an engine with a second model: load it with draft=NAME.")
 
         def events() -> Iterator[StepEvent]:
             self._warm_up(chosen)
