@@ -9,7 +9,7 @@ here once.
 * decode rate: new tokens after each row's first / time of the decode passes. End-to-end: new tokens / wall
   time.
 * largest gap: the longest time between two passes that gave one row its tokens, over all rows.
-* accepted: guesses that became tokens, which is every new token of a row in a pass but its last.
+* accepted: guesses that became tokens; those behind a token that ends their row are not.
   Acceptance, of a row or a run, is accepted / drafted; tokens a pass is new tokens / passes.
 * a rate without a positive denominator is None.
 """
@@ -43,10 +43,7 @@ def acceptance(figures: RowResult | RunResult) -> float | None:
     return figures.accepted_tokens / figures.drafted_tokens if figures.drafted_tokens else None
 
 
-def _row_result(
-    request: Request, tokens: list[tuple[float, NewToken]], drafted: int, passes: int
-) -> RowResult:
-    """`passes`: those that gave the row its tokens; `drafted`: what was guessed for it in them."""
+def _row_result(request: Request, tokens: list[tuple[float, NewToken]], drafted: int) -> RowResult:
     reason: FinishReason | None = tokens[-1][1].finish_reason if tokens else None
     if reason is None:  # nothing said how it ended: nothing was asked for, or it was cut short
         reason = "length" if request.params.max_new_tokens == 0 else "cancelled"
@@ -59,7 +56,7 @@ def _row_result(
         ttft_s=tokens[0][0] if tokens else None,
         seed=request.params.seed if request.params.temperature > 0 else None,
         drafted_tokens=drafted,
-        accepted_tokens=len(tokens) - passes,
+        accepted_tokens=sum(token.guessed for _, token in tokens),
     )
 
 
@@ -67,16 +64,12 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
     """The RunResult of all `events` so far; a row without a last token was cancelled."""
     steps = tuple(events)
     tokens: dict[int, list[tuple[float, NewToken]]] = {request.row: [] for request in requests}
-    drafted, passes = Counter[int](), Counter[int]()
+    drafted = Counter[int]()
     for step in steps:
         for token in step.new_tokens:
             tokens[token.row].append((step.at_s, token))
-        passes.update({token.row for token in step.new_tokens})
         drafted.update(dict(zip(step.rows, step.row_drafted_tokens, strict=False)))
-    rows = tuple(
-        _row_result(request, tokens[request.row], drafted[request.row], passes[request.row])
-        for request in requests
-    )
+    rows = tuple(_row_result(request, tokens[request.row], drafted[request.row]) for request in requests)
     decode_s = [step.elapsed_s for step in steps if step.phase == "decode"]
     prefill_s = [step.elapsed_s for step in steps if step.phase == "prefill"]
     new_tokens = sum(row.new_tokens for row in rows)

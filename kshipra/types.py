@@ -136,7 +136,7 @@ class NewToken:
     """A token that the model produced. `text` is what may be shown now: "" while a character is unfinished.
 
     `log_probability` is the model's own, before temperature and cut-offs, and `best` its likeliest ids with
-    theirs, best first.
+    theirs, best first. `guessed`: it was a guess that came true.
     """
 
     row: int
@@ -145,6 +145,7 @@ class NewToken:
     finish_reason: FinishReason | None = None
     log_probability: float | None = None
     best: tuple[tuple[int, float], ...] = ()
+    guessed: bool = False
 
 
 @dataclass(frozen=True)

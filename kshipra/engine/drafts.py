@@ -80,14 +80,14 @@ class DraftModel:
                 for row, draft, draw in zip(batch.rows, drafts, draws, strict=True)
             ]
             chosen = next_ids(self._logits(ids, valid, dense=dense), asked)
+            guessed = torch.tensor(left, device=valid.device) > 0
+            dense = dense and all(left)
+            ids = torch.cat((ids, chosen[:, None]), dim=1)  # (B, S + 1)
+            valid = torch.cat((valid, guessed[:, None]), dim=1)  # (B, S + 1)
             for place, id in enumerate(chosen.tolist()):
                 if left[place]:
                     drafts[place].append(id)
                     left[place] = 0 if batch.rows[place].ends_with(id) else left[place] - 1
-            goes_on = torch.tensor(left, device=valid.device) > 0
-            ids = torch.cat((ids, chosen[:, None]), dim=1)  # (B, S + 1)
-            valid = torch.cat((valid, goes_on[:, None]), dim=1)  # (B, S + 1)
-            dense = dense and all(left)
         self._hoped = [len(row.ids) + len(draft) + 1 for row, draft in zip(batch.rows, drafts, strict=True)]
         return drafts
 

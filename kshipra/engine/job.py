@@ -66,7 +66,7 @@ class Row:
     def ends_with(self, id: int) -> bool:
         return id in self._eos_ids
 
-    def take(self, id: int, among: Candidates) -> NewToken:
+    def take(self, id: int, among: Candidates, *, guessed: bool) -> NewToken:
         """Append a new id and decide whether the row has ended; an end token counts, but has no text."""
         self.ids.append(id)
         ended = self.ends_with(id)
@@ -82,7 +82,7 @@ class Row:
             text += self._stop.push(self._detokenizer.flush())
             self.finish_reason = "stop" if self._stop.stopped else self.finish_reason
             text += self._stop.flush()
-        return NewToken(self.request.row, id, text, self.finish_reason, *among)
+        return NewToken(self.request.row, id, text, self.finish_reason, *among, guessed)
 
 
 class Batch:
@@ -340,11 +340,13 @@ class Job:
         among = iter(zip(candidates(used, flat), used, strict=True))
         tokens = []
         for row, ids in zip(batch.rows, chosen, strict=True):
-            for id, (best, own) in zip(ids, list(islice(among, len(ids))), strict=True):
+            for left, id, (best, own) in zip(
+                range(len(ids))[::-1], ids, list(islice(among, len(ids))), strict=True
+            ):
                 if row.finish_reason is None:
                     self.observe(row.request.row, len(row.ids) - len(row.request.prompt_ids), own)
                     self.resume()
-                    tokens.append(row.take(id, best))
+                    tokens.append(row.take(id, best, guessed=left > 0))
                     self.pause()
         self.resume()
         return tuple(tokens)
