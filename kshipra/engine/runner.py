@@ -19,6 +19,7 @@ from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.check import check_adapter
 from kshipra.engine.compiled import CompiledModel
 from kshipra.engine.devices import free_bytes, pick_device, pick_dtype
+from kshipra.engine.drafts import check_draft
 from kshipra.engine.job import Chooser, Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
 from kshipra.engine.prefix import PrefixCache
@@ -60,10 +61,17 @@ def nothing(job: Job) -> None:
 class Engine:
     """`model`: one of ours, or a transformers model in memory. `tokenizer`: transformers', or anything with
     `encode(text) -> ids` and `decode(ids) -> text`. `weights`: what its matrices are stored as in here; the
-    model that is given stays as it is."""
+    model that is given stays as it is. `draft`: the engine of a smaller model with the same token ids, which
+    guesses for this one in mode "draft_model"; InputError where the ids are others."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, implementation: str = "auto", weights: str = "native"
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        implementation: str = "auto",
+        weights: str = "native",
+        draft: Engine | None = None,
     ) -> None:
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
         self.model = wrap_model(model, implementation, weights)
@@ -73,6 +81,9 @@ class Engine:
         self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
         self.dtype: torch.dtype = getattr(torch, self.model.spec.dtype)
         self._warm: set[str] = set()  # modes
+        self.draft = draft
+        if draft is not None:
+            check_draft(self, draft)
 
     def stream(
         self,
@@ -157,6 +168,7 @@ class Engine:
                 choose=choose,
                 batching=batching,
                 prefixes=prefixes,
+                draft=self.draft.model if self.draft is not None else None,
             )
             if not job.requests:
                 return
@@ -178,6 +190,8 @@ class Engine:
             raise InputError(
                 f"{mode.label} drives a model of that library: load it with --implementation transformers."
             )
+        if mode.drafts and self.draft is None:
+            raise InputError(f"{mode.label} needs an engine with a second model: load it with draft=NAME.")
         rows = min(batching.rows or mode.rows or len(requests), len(requests))
         check_run_fits(self.model.spec, requests, rows, free_bytes(self.device))
 
@@ -215,7 +229,9 @@ class Engine:
 
     def _warm_up(self, mode: Mode) -> None:
         """One prefill and one decode pass, so that no run pays for libraries that start up; once for all
-        modes that share the engine's step."""
+        modes that share the engine's step, and of the draft where it takes part."""
+        if mode.drafts and self.draft is not None:
+            self.draft._warm_up(kv_cache.MODE)
         own = kv_cache.MODE if mode.implementation == "auto" else mode
         if own.name in self._warm:
             return
@@ -235,10 +251,11 @@ def load(
     weights: str = "native",
     execution: str = "eager",
     implementation: str = "auto",
+    draft: str | None = None,
     progress: Progress = silent,
 ) -> Engine:
     """An engine for a catalogue name, a Hub id, a folder or a .gguf file, on all cores that this process may
-    use.
+    use. `draft` names a smaller model with the same token ids, loaded in the same way, that guesses for it.
 
     `progress(what, done_bytes, total_bytes)` is called while something is fetched. Raises KshipraError with
     one sentence for whatever cannot be loaded.
@@ -261,7 +278,18 @@ def load(
     )
     if execution == "compiled":
         model = CompiledModel(model, progress=progress)
-    return Engine(model, tokenizer)
+    guesses = None
+    if draft is not None:
+        guesses = load(
+            draft,
+            device=device,
+            dtype=dtype,
+            weights=weights,
+            execution=execution,
+            implementation=implementation,
+            progress=progress,
+        )
+    return Engine(model, tokenizer, draft=guesses)
 
 
 def load_choice(choice: ModelChoice, *, progress: Progress = silent) -> Engine:

@@ -22,7 +22,8 @@ class Mode:
 
     `rows` prompts share a pass where a run does not say how many (None: all of them).
     `check` raises InputError, with what to do, for requests that the mode cannot serve. A mode that has an
-    `implementation` of its own drives that kind of model past `job.step`.
+    `implementation` of its own drives that kind of model past `job.step`; one that `drafts` needs an engine
+    with a second model that guesses.
     """
 
     name: str
@@ -32,3 +33,4 @@ class Mode:
     check: Callable[[Sequence[Request]], None] = anything
     implementation: str = "auto"
     rows: int | None = 1
+    drafts: bool = False
