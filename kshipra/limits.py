@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from kshipra.errors import InputError
 from kshipra.models.catalogue import NAMES
-from kshipra.types import Plan
+from kshipra.types import Plan, SamplingParams
 
 MODEL_CHARS = 200
 STOPS = 8
 STOP_CHARS = 100
+SAID_CHARS = 4_000  # of one turn of a conversation
+ANSWER_TOKENS = 256
 FILE_BYTES = 8 * 2**20  # of a results file that a visitor opens
 
 
@@ -107,3 +109,13 @@ def check_plan(
         )
     if len(plan.params.stop) > STOPS or any(len(text) > STOP_CHARS for text in plan.params.stop):
         raise InputError(f"Stop: give at most {STOPS} texts of up to {STOP_CHARS} characters.")
+
+
+def check_turn(said: str, params: SamplingParams) -> None:
+    """Raise InputError for a turn of a conversation that is out of its limits, before it takes a place."""
+    if not isinstance(said, str) or not said.strip():
+        raise InputError("Write something first.")
+    if len(said) > SAID_CHARS:
+        raise InputError(f"The message has {len(said):,} characters: keep it to {SAID_CHARS:,}.")
+    if not 1 <= params.max_new_tokens <= ANSWER_TOKENS:
+        raise InputError(f"Max new tokens must be from 1 to {ANSWER_TOKENS}, not {params.max_new_tokens:,}.")

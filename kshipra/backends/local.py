@@ -12,6 +12,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from kshipra import metrics
+from kshipra.backends.live import Live
+from kshipra.backends.lobby import Lobby
 from kshipra.backends.runlog import RunLog
 from kshipra.errors import KshipraError
 from kshipra.limits import OWN, Limits, check_plan
@@ -84,8 +86,10 @@ class LocalBackend:
         self.limits = limits
         self._changed = threading.Condition()
         self._waiting: list[LocalRun] = []
-        self._current: LocalRun | None = None
+        self._current: LocalRun | Live | None = None
         self._closed = False
+        self.lobby = Lobby(self._changed, lambda: bool(self._waiting) or isinstance(self._current, LocalRun))
+        self._live = Live(self.lobby)
         self._loaded: tuple[ModelChoice, Engine] | None = None
         self._variants: dict[tuple[str, str, str], Engine] = {}  # of what is loaded, as a recipe asks for it
         self._model: Ready | Loading | Failed | None = None
@@ -118,7 +122,8 @@ class LocalBackend:
         with self._changed:
             self._closed = True
             if self._current is not None:
-                self._current._stop.set()
+                self._current.stop()
+            self._live.stop()
             self._changed.notify_all()
         self._thread.join()
         self._loaded = None
@@ -149,24 +154,30 @@ class LocalBackend:
             if place:
                 run.tell(Queued(place))
 
-    def _next(self) -> LocalRun | None:
+    def _next(self) -> LocalRun | Live | None:
+        """Who has the model next: a run in its turn, else all who share the live one."""
         with self._changed:
             self._current = None
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._changed.wait_for(lambda: self._waiting or self._live.wanted or self._closed)
             if self._closed:
                 for run in self._waiting:
                     run.tell(Ended(stopped=True))
                 return None
-            self._current = self._waiting.pop(0)
-            self._current.log.begin()
-            self._tell_places()
+            if self._waiting:
+                self._current = self._waiting.pop(0)
+                self._current.log.begin()
+                self._tell_places()
+            else:
+                self._current = self._live.on(self._loaded[0] if self._loaded else None)
             return self._current
 
     def _work(self) -> None:
         while (run := self._next()) is not None:
             try:
                 engine = self._engine(run)
-                if run.plan is not None:
+                if isinstance(run, Live):
+                    run.work(engine)
+                elif run.plan is not None:
                     self._serve(run, run.plan, engine)
             except Stopped:
                 pass
@@ -256,11 +267,12 @@ class LocalBackend:
     def _sentence(self, error: Exception) -> str:
         return sentence_for(error, public=self.limits.public)
 
-    def _engine(self, run: LocalRun) -> Engine:
+    def _engine(self, run: LocalRun | Live) -> Engine:
         """The engine of the run's choice. The one before stays until the new one is there, then goes."""
         if self._loaded is None or self._loaded[0] != run.choice:
             before = self._model if isinstance(self._model, Ready) else None
             self._variants.clear()  # first, so that they take no memory beside the new model
+            self._live.forget_model()
             try:
                 self._loaded = (run.choice, self._load(run))
             except Exception as error:
@@ -272,7 +284,7 @@ class LocalBackend:
         run.tell(self._model)
         return engine
 
-    def _load(self, run: LocalRun) -> Engine:
+    def _load(self, run: LocalRun | Live) -> Engine:
         from kshipra.engine.runner import load_choice
 
         def progress(what: str, done: int | None, total: int | None) -> None:

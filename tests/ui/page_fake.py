@@ -249,6 +249,7 @@ class FakeBackend:
     device: threading.Lock = field(default_factory=threading.Lock)
     gate: threading.Condition = field(default_factory=threading.Condition)
     runs: list[FakeRun] = field(default_factory=list)
+    lobby = None  # its runs share no batch
 
     def submit(self, plan: Plan) -> FakeRun:
         check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.missing, self.limits)
