@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kshipra.errors import InputError
 from kshipra.modes import MODES, mode_named
+from kshipra.modes.base import Mode
 from kshipra.recipes import RECIPE_KEYS, recipe_named
 from kshipra.types import ModelChoice, Recipe
 
@@ -56,11 +57,27 @@ def cases_of(settings: argparse.Namespace) -> list[Case]:
         for way in ways:
             implementation = settings.implementation if way.implementation == "auto" else way.implementation
             choice = ModelChoice(
-                settings.model, settings.device, dtype, way.weights, way.execution, implementation
+                settings.model,
+                settings.device,
+                dtype,
+                way.weights,
+                way.execution,
+                implementation,
+                settings.draft,
             )
             case = Case(way.mode, choice, way.key or None)
             found.setdefault(case.name, case)
+    check_draft(settings.draft, [mode_named(case.mode) for case in found.values()])
     return list(found.values())
+
+
+def check_draft(draft: str | None, modes: Iterable[Mode]) -> None:
+    """Raise InputError where one of `modes` needs a draft and none is named, or one is and none does."""
+    drafting = [mode for mode in modes if mode.drafts]
+    if drafting and draft is None:
+        raise InputError(f"{drafting[0].label} needs a second, smaller model that guesses: add --draft NAME.")
+    if draft is not None and not drafting:
+        raise InputError("--draft guesses in --mode draft_model only: ask for that mode, or leave it out.")
 
 
 def _settle(arguments: argparse.Namespace) -> None:
@@ -98,7 +115,7 @@ def engines_of(cases: Sequence[Case], make: Callable[[ModelChoice], Engine]) -> 
 
 def reference_of(engines: Mapping[Case, Engine], make: Callable[[ModelChoice], Engine]) -> Engine:
     """float32, native weights, eager: the engine of the case that has it, or one more."""
-    plainest = dict(dtype="float32", weights="native", execution="eager")
+    plainest = dict(dtype="float32", weights="native", execution="eager", draft=None)
     for case, engine in engines.items():
         if case.name == case.mode:
             return engine

@@ -91,6 +91,13 @@ class Tokenizer:
                 ids += self.encode(plain, add_special_tokens=False)
         return ids
 
+    def names(self, ids: int) -> dict[int, str]:
+        """What every token stands for, or the text of each of the first `ids` where the tokenizer has no
+        list."""
+        if hasattr(self.inner, "get_vocab"):
+            return {id: name for name, id in self.inner.get_vocab().items()}
+        return {id: self.decode([id]) for id in range(ids)}
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids` without control tokens and without any tidying of spaces; ids without text are
         silent."""

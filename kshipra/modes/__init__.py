@@ -21,8 +21,8 @@ MODES: tuple[Mode, ...] = (
     continuous.MODE,
     speculative.MODE,
 )
-# Not techniques of ours to compare: what the bug lab needs, and a peer, which needs a model of its own kind.
-UNLISTED_MODES: tuple[Mode, ...] = (two_at_a_time.MODE, transformers_generate.MODE)
+# Not for every engine: what needs a draft, what the bug lab needs, and a peer, a model of its own kind.
+UNLISTED_MODES: tuple[Mode, ...] = (speculative.DRAFT_MODEL, two_at_a_time.MODE, transformers_generate.MODE)
 
 
 def mode_named(name: str) -> Mode:

@@ -42,7 +42,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         with gr.Row(elem_id="bench"):
             with gr.Column(elem_id="rail", scale=0, min_width=300):
                 parts.rail_toggle()
-                fields = rail(choice, devices, backend.unavailable())
+                fields = rail(choice, devices, backend.unavailable(), backend.limits)
                 bug, sentence, plant = lab()
                 link = gr.Button(words.LINK["label"], size="sm", elem_id="copy-link")
             with gr.Column(elem_id="main", scale=1, min_width=300):
@@ -87,7 +87,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         )
         link.click(None, fields, js=copy_script(words.LINK), api_visibility="private")
         page.load(
-            link_opener(choice, devices, Form(*(field.value for field in fields))),
+            link_opener(choice, devices, Form(*(field.value for field in fields)), backend.limits),
             outputs=fields,
             show_progress="hidden",
             api_visibility="private",

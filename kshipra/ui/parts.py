@@ -10,11 +10,11 @@ import gradio as gr
 
 from kshipra.backends.lobby import BATCHING
 from kshipra.backends.occupancy import WINDOW_S
-from kshipra.limits import MAX_ANSWER_TOKENS, MAX_SAID_CHARS
+from kshipra.limits import ANSWER_TOKENS, FILE_BYTES, SAID_CHARS
 from kshipra.recipes import LAB_RECIPES, RECIPES, USUAL_KEYS
 from kshipra.ui import recorded, words
 from kshipra.ui.fields import ASSETS, own
-from kshipra.ui.shelf import MOST_BYTES, shelf
+from kshipra.ui.shelf import shelf
 
 PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
 STAGE_SCRIPTS = ("dom", "frames", "plotly", "traces", "charts", "columns", "page")
@@ -92,7 +92,7 @@ def experiments() -> gr.HTML:
         *EXPERIMENTS_SCRIPTS,
         words=words.EXPERIMENTS,
         shelf=shelf(),
-        most_bytes=MOST_BYTES,
+        most_bytes=FILE_BYTES,
         plotly=_plotly_address(),
     )
 
@@ -107,8 +107,8 @@ def live() -> gr.HTML:
         words=words.LIVE,
         places=BATCHING.rows,
         window_s=WINDOW_S,
-        most_chars=MAX_SAID_CHARS,
-        most_tokens=MAX_ANSWER_TOKENS,
+        most_chars=SAID_CHARS,
+        most_tokens=ANSWER_TOKENS,
         **{
             name: [{"label": label, "definition": text} for label, text in each]
             for name, each in terms.items()

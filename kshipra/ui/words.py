@@ -78,6 +78,10 @@ FINISH = {
     "cancelled": "stopped",
 }
 
+MODEL_INFO = {
+    "own": "A name from the list, a Hub id, a folder or a .gguf file.",
+    "public": "A public page offers these only; run Kshipra on your own machine for any other.",
+}
 NOT_HERE = "Not on this machine: {ways}, because {why}."  # ways that can be picked all the same
 COMPILED = "Compiled in {time}, which is in no figure here."
 COMPILED_BEFORE = "It had been compiled before."
