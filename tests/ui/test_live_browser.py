@@ -240,7 +240,7 @@ def test_a_long_visit_stays_small(come, monkeypatch):
     from kshipra.ui import live_view
 
     monkeypatch.setattr(live_view, "MOST_CHARS", 900)
-    monkeypatch.setattr(live_view, "KEPT_CHARS", 500)
+    monkeypatch.setattr(live_view, "KEPT_CHARS", 890)
     page = come()
     for number in range(4):
         say(page, f"turn {number}", 60)
