@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kshipra.errors import InputError
 from kshipra.modes import MODES, mode_named
+from kshipra.modes.base import Mode
 from kshipra.recipes import RECIPE_KEYS, recipe_named
 from kshipra.types import ModelChoice, Recipe, Request, StepEvent
 from kshipra.workloads import Way, Workload, workload_named
@@ -79,18 +80,36 @@ def cases_of(settings: argparse.Namespace) -> list[Case]:
     that there is not, and for what contradicts another; options are for `load` to refuse."""
     _settle(settings)
     if settings.workload is not None:
-        return list(_ways(workload_named(settings.workload), settings))
+        cases = list(_ways(workload_named(settings.workload), settings))
+        check_draft(settings.draft, [mode_named(case.mode) for case in cases])
+        return cases
     ways = list(_recipes(settings.recipes) if settings.recipes is not None else _combinations(settings))
     found: dict[str, Case] = {}
     for dtype in settings.dtype:
         for way in ways:
             implementation = settings.implementation if way.implementation == "auto" else way.implementation
             choice = ModelChoice(
-                settings.model, settings.device, dtype, way.weights, way.execution, implementation
+                settings.model,
+                settings.device,
+                dtype,
+                way.weights,
+                way.execution,
+                implementation,
+                settings.draft,
             )
             case = Case(way.mode, choice, way.key or None)
             found.setdefault(case.name, case)
+    check_draft(settings.draft, [mode_named(case.mode) for case in found.values()])
     return list(found.values())
+
+
+def check_draft(draft: str | None, modes: Iterable[Mode]) -> None:
+    """Raise InputError where one of `modes` needs a draft and none is named, or one is and none does."""
+    drafting = [mode for mode in modes if mode.drafts]
+    if drafting and draft is None:
+        raise InputError(f"{drafting[0].label} needs a second, smaller model that guesses: add --draft NAME.")
+    if draft is not None and not drafting:
+        raise InputError("--draft guesses in --mode draft_model only: ask for that mode, or leave it out.")
 
 
 def _settle(arguments: argparse.Namespace) -> None:
@@ -116,17 +135,25 @@ def _settle(arguments: argparse.Namespace) -> None:
 
 
 def _ways(workload: Workload, settings: argparse.Namespace) -> Iterator[Case]:
-    """Those of each engine together; a peer's once, as its library stores and starts its weights."""
+    """Those of each engine together; a peer's once, as its library stores and starts its weights, and what
+    needs a draft where there is one."""
     for dtype in settings.dtype:
         for place, (weights, execution) in enumerate(product(settings.weights, settings.execution)):
+            own = ModelChoice(
+                settings.model,
+                settings.device,
+                dtype,
+                weights,
+                execution,
+                settings.implementation,
+                settings.draft,
+            )
             for way in workload.ways:
-                peer = way.implementation != "auto"
-                if peer and place:
-                    continue
-                stored, started = ("native", "eager") if peer else (weights, execution)
-                implementation = way.implementation if peer else settings.implementation
-                choice = ModelChoice(settings.model, settings.device, dtype, stored, started, implementation)
-                yield Case(way.mode, choice, way=way)
+                if way.implementation != "auto" and place == 0:
+                    peers = dict(weights="native", execution="eager", implementation=way.implementation)
+                    yield Case(way.mode, dataclasses.replace(own, **peers), way=way)
+                elif way.implementation == "auto" and (settings.draft or not mode_named(way.mode).drafts):
+                    yield Case(way.mode, own, way=way)
 
 
 def references_of(cases: Sequence[Case]) -> dict[Case, Case]:
@@ -162,7 +189,7 @@ def engines_of(cases: Sequence[Case], make: Callable[[ModelChoice], Engine]) -> 
 
 def reference_of(engines: Mapping[Case, Engine], make: Callable[[ModelChoice], Engine]) -> Engine:
     """float32, native weights, eager: the engine of the case that has it, or one more."""
-    plainest = dict(dtype="float32", weights="native", execution="eager")
+    plainest = dict(dtype="float32", weights="native", execution="eager", draft=None)
     for case, engine in engines.items():
         if case.name == case.mode:
             return engine

@@ -13,13 +13,14 @@ here once.
   request that finds nobody before it.
 * padding: columns that were computed for nothing / all that were computed. Between passes: what of the wall
   time is in no forward pass and no choice of a token, which is who runs next, and moving rows.
-* accepted: guesses that became tokens, which is every new token of a row in a pass but its first.
-  Acceptance is accepted / drafted; tokens a pass is new tokens / passes.
+* accepted: guesses that became tokens; those behind a token that ends their row are not.
+  Acceptance, of a row or a run, is accepted / drafted; tokens a pass is new tokens / passes.
 * a rate without a positive denominator is None.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -41,7 +42,12 @@ def latency(times_s: Sequence[float]) -> Latency:
     return Latency(*(float(value) for value in np.percentile(times_s, (50, 90, 99))))
 
 
-def _row_result(request: Request, tokens: list[tuple[float, NewToken]]) -> RowResult:
+def acceptance(figures: RowResult | RunResult) -> float | None:
+    """The share of a row's or a run's guesses that became tokens; None where nothing was guessed."""
+    return figures.accepted_tokens / figures.drafted_tokens if figures.drafted_tokens else None
+
+
+def _row_result(request: Request, tokens: list[tuple[float, NewToken]], drafted: int) -> RowResult:
     reason: FinishReason | None = tokens[-1][1].finish_reason if tokens else None
     if reason is None:  # nothing said how it ended: nothing was asked for, or it was cut short
         reason = "length" if request.params.max_new_tokens == 0 else "cancelled"
@@ -53,6 +59,8 @@ def _row_result(request: Request, tokens: list[tuple[float, NewToken]]) -> RowRe
         finish_reason=reason,
         ttft_s=tokens[0][0] if tokens else None,
         seed=request.params.seed if request.params.temperature > 0 else None,
+        drafted_tokens=drafted,
+        accepted_tokens=sum(token.guessed for _, token in tokens),
     )
 
 
@@ -60,10 +68,12 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
     """The RunResult of all `events` so far; a row without a last token was cancelled."""
     steps = tuple(events)
     tokens: dict[int, list[tuple[float, NewToken]]] = {request.row: [] for request in requests}
+    drafted = Counter[int]()
     for step in steps:
         for token in step.new_tokens:
             tokens[token.row].append((step.at_s, token))
-    rows = tuple(_row_result(request, tokens[request.row]) for request in requests)
+        drafted.update(dict(zip(step.rows, step.row_drafted_tokens, strict=False)))
+    rows = tuple(_row_result(request, tokens[request.row], drafted[request.row]) for request in requests)
     decode_s = [step.elapsed_s for step in steps if step.phase == "decode"]
     prefill_s = [step.elapsed_s for step in steps if step.phase == "prefill"]
     new_tokens = sum(row.new_tokens for row in rows)
@@ -91,9 +101,8 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
         largest_gap_s=max(gaps, default=None),
         reused_tokens=sum(step.reused_tokens for step in steps),
         drafted_tokens=sum(step.drafted_tokens for step in steps),
-        accepted_tokens=sum(
-            len(step.new_tokens) - len({token.row for token in step.new_tokens}) for step in steps
-        ),
+        accepted_tokens=sum(row.accepted_tokens for row in rows),
+        draft_s=sum(step.draft_s for step in steps),
     )
 
 
@@ -121,10 +130,6 @@ def pad_share(result: RunResult) -> float | None:
 
 def between_passes_share(result: RunResult) -> float | None:
     return share(result.wall_s - sum(step.elapsed_s for step in result.steps), result.wall_s)
-
-
-def acceptance(result: RunResult) -> float | None:
-    return share(result.accepted_tokens, result.drafted_tokens)
 
 
 def tokens_a_pass(result: RunResult) -> float | None:

@@ -154,7 +154,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "copy",
         "Texts to repeat, to rewrite, to correct and to quote from, one after another.",
         copying,
-        (Way(kv_cache.MODE.name), Way(speculative.MODE.name)),
+        (Way(kv_cache.MODE.name), Way(speculative.MODE.name), Way(speculative.DRAFT_MODEL.name)),
         "end_to_end_tok_per_s",
         ("acceptance", "tokens_a_pass", "step_p50_s", "forward_passes", "new_tokens"),
     ),

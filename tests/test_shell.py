@@ -17,6 +17,7 @@ from kshipra.__main__ import main
 from kshipra.bench import synthetic_requests
 from kshipra.engine.runner import Engine, load
 from kshipra.models import catalogue
+from kshipra.modes import MODES
 from kshipra.types import SamplingParams
 
 
@@ -74,7 +75,7 @@ def test_generate_writes_every_prompt_with_its_text(capsys, folder):
     assert out.count("(6 tokens, length)") == 2
 
 
-@pytest.mark.parametrize("mode", ["no_cache", "kv_cache", "static_batch"])
+@pytest.mark.parametrize("mode", [mode.name for mode in MODES])
 def test_generate_json_is_one_strict_object_in_every_mode(capsys, folder, mode):
     out = said(
         capsys,
@@ -169,8 +170,8 @@ def test_bench_ends_with_one_strict_object(capsys, folder):
     out = said(capsys, "bench", "--model", folder, *BENCH, "--json", "-")
     report = strict(out.splitlines()[-1])
     assert report["identical_ids"] is True
-    assert report["mode"] == "static_batch"  # the last one's figures are also at the top
-    assert [one["mode"] for one in report["modes"]] == ["no_cache", "kv_cache", "static_batch"]
+    assert report["mode"] == MODES[-1].name  # the last one's figures are also at the top
+    assert [one["mode"] for one in report["modes"]] == [mode.name for mode in MODES]
     for one in (report, *report["modes"]):
         assert one["repeats"] == 2
         for name in FIGURES:
@@ -180,18 +181,20 @@ def test_bench_ends_with_one_strict_object(capsys, folder):
         assert one["decode_tok_per_s"] > 0
         assert one["new_tokens"] == 12
     passes = {one["mode"]: one["forward_passes"] for one in report["modes"]}
-    assert passes == {"no_cache": 12, "kv_cache": 12, "static_batch": 6}
-    kv_bytes = {one["mode"]: one["kv_bytes"] for one in report["modes"]}
+    assert passes.pop("speculative") <= 12  # by as many as guesses came true
+    assert passes == {"no_cache": 12, "kv_cache": 12, "static_batch": 6, "continuous": 7}
+    kv_bytes = {one["mode"]: one["kv_bytes"] for one in report["modes"] if one["mode"] != "speculative"}
     assert kv_bytes == {
         "no_cache": 0,
         "kv_cache": 512 * 14,
         "static_batch": 512 * 14 * 2,
+        "continuous": 512 * 14 * 2,
     }  # 2 x 2 x 32 x 4 a token
     assert (report["settings"]["rows"], report["settings"]["model"]) == (2, folder)
     assert report["model"]["family"] == "gpt2"
     assert report["threads"] >= 1
-    for mode in ("no_cache", "kv_cache", "static_batch"):
-        assert mode in out
+    for mode in MODES:
+        assert mode.name in out
 
 
 def test_bench_of_one_mode_has_its_figures_at_the_top(capsys, folder, tmp_path):

@@ -22,8 +22,9 @@ MODES: tuple[Mode, ...] = (
     continuous.MODE,
     speculative.MODE,
 )
-# Not techniques of ours to compare: what the bug lab needs, and peers, which need a model of their own kind.
+# Not for every engine: what needs a draft, what the bug lab needs, and peers, a model of their own kind.
 UNLISTED_MODES: tuple[Mode, ...] = (
+    speculative.DRAFT_MODEL,
     two_at_a_time.MODE,
     transformers_generate.MODE,
     transformers_continuous.MODE,

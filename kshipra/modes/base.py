@@ -20,8 +20,10 @@ def anything(requests: Sequence[Request]) -> None:
 class Mode:
     """`run(job)` yields one StepEvent a forward pass until every row has ended; closing it ends the run.
 
+    `rows` prompts share a pass where a run does not say how many (None: all of them).
     `check` raises InputError, with what to do, for requests that the mode cannot serve. A mode that has an
-    `implementation` of its own drives that kind of model past `job.step`.
+    `implementation` of its own drives that kind of model past `job.step`; one that `drafts` needs an engine
+    with a second model that guesses.
     """
 
     name: str
@@ -30,3 +32,5 @@ class Mode:
     run: Callable[[Job], Generator[StepEvent, None, None]]
     check: Callable[[Sequence[Request]], None] = anything
     implementation: str = "auto"
+    rows: int | None = 1
+    drafts: bool = False

@@ -68,4 +68,5 @@ MODE = Mode(
     "Continuous batch",
     "A row that ends gives its place to the next prompt at once, so that the batch stays full.",
     continuous,
+    rows=ROWS,
 )

@@ -24,4 +24,5 @@ MODE = Mode(
     "Batched",
     "All prompts at once, padded on the left to one length; a step reads the weights once for every row.",
     static_batch,
+    rows=None,
 )

@@ -44,7 +44,9 @@ def transformers_continuous(job: Job) -> Generator[StepEvent, None, None]:
     for index, own in enumerate(served.passes):
         rows = [batch.rows[number] for number, _ in own.tokens]
         starts = not rows or any(len(row.ids) == len(row.request.prompt_ids) for row in rows)
-        tokens = tuple(row.take(id, (None, ())) for row, (_, id) in zip(rows, own.tokens, strict=True))
+        tokens = tuple(
+            row.take(id, (None, ()), guessed=False) for row, (_, id) in zip(rows, own.tokens, strict=True)
+        )
         yield StepEvent(
             index=index,
             phase="prefill" if starts else "decode",
@@ -86,4 +88,5 @@ MODE = Mode(
     transformers_continuous,
     check,
     implementation="transformers",
+    rows=ROWS,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kshipra.errors import InputError
-from kshipra.limits import MAX_NEW_TOKENS, clean_text
+from kshipra.limits import OWN, Limits, clean_text
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS
 from kshipra.types import ModelChoice, Plan, SamplingParams
 
@@ -65,10 +65,10 @@ def in_order(plan: Plan) -> Plan:
     return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in order)))
 
 
-def plan_of(form: Form, default: ModelChoice) -> Plan:
+def plan_of(form: Form, default: ModelChoice, limits: Limits = OWN) -> Plan:
     """The Plan that `form` asks for; InputError names the field that cannot be used."""
     params = SamplingParams(
-        max_new_tokens=_whole("Max new tokens", form.max_new_tokens, f"from 0 to {MAX_NEW_TOKENS:,}"),
+        max_new_tokens=_whole("Max new tokens", form.max_new_tokens, f"from 0 to {limits.new_tokens:,}"),
         temperature=_number("Temperature", form.temperature),
         top_k=_whole("Top-k", form.top_k, "of at least 0"),
         top_p=_number("Top-p", form.top_p),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from conftest import Letters, make_gpt2, make_llama
 from kshipra import metrics
-from kshipra.engine import cache, job, slots
+from kshipra.engine import cache, slots
 from kshipra.engine.cache import KVCache
 from kshipra.engine.prefix import PrefixCache, shared
 from kshipra.engine.runner import Engine
@@ -176,60 +176,6 @@ def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(engine):
     assert [step.rows for step in between] == [(0,)] * 4
 
 
-def test_guesses_are_taken_where_a_text_repeats(engine):
-    loop = [5, 6, 7, 8, 9] * 6
-    script = {id: loop[(place + 1) % 5] for place, id in enumerate(loop[:5])}
-
-    def choose(logits, rows):
-        return torch.tensor([script[seen[-1]] for _, seen, _ in rows])
-
-    found = run(engine, [(loop, replace(PLAIN, max_new_tokens=20))], "speculative", choose=choose)
-    assert found.rows[0].token_ids == tuple((loop * 2)[:20])
-    assert found.forward_passes == 4  # the prompt, then 9, 9 and 1 tokens
-    assert [step.drafted_tokens for step in found.steps] == [0, 8, 8, 0]
-
-
-def test_a_draft_never_goes_past_an_end_token_or_the_context(engine):
-    loop = [5, 6, 7, 8] * 6
-
-    def choose(logits, rows):
-        return torch.tensor([loop[loop.index(seen[-1]) + 1] for _, seen, _ in rows])
-
-    engine.model.eos_ids = frozenset({7})
-    try:
-        found = run(engine, [(loop, SamplingParams(20))], "speculative", choose=choose)
-    finally:
-        engine.model.eos_ids = frozenset()
-    assert (found.rows[0].token_ids, found.rows[0].finish_reason) == ((5, 6, 7), "stop")
-    context = engine.model.spec.context
-    full = (loop * 100)[: context - 3]
-    found = run(engine, [(full, SamplingParams(20))], "speculative", choose=choose)
-    assert found.rows[0].finish_reason == "context"
-    assert len(found.rows[0].token_ids) == 4
-
-
-def test_sampling_with_guesses_keeps_the_distribution(engine):
-    """Tokens of 600 seeds after a prompt that always gives a guess, against the model's own probabilities."""
-    prompt, seeds = [5, 6, 7, 5, 6], 600
-    narrow = dict(temperature=1.0, top_k=4, ignore_eos=True)
-    schedule = [(prompt, SamplingParams(2, seed=seed, **narrow)) for seed in range(seeds)]
-    found = run(engine, schedule, "speculative", batching=Batching(rows=100))
-    drafted = sum(step.drafted_tokens for step in found.steps)
-    assert drafted == 0 or drafted > 0  # whatever was guessed
-    seconds: dict[int, list[int]] = {}
-    for row in found.rows:
-        seconds.setdefault(row.token_ids[0], []).append(row.token_ids[1])
-    for first, counted in seconds.items():
-        with torch.inference_mode():
-            ids = torch.tensor([[*prompt, first]])
-            where = torch.arange(ids.shape[1])[None]
-            logits = engine.model.forward(ids, where, None, None, 1)[0, -1]
-        best = logits.topk(4)
-        for id, p in zip(best.indices.tolist(), best.values.softmax(0).tolist(), strict=True):
-            spread = 4 * (p * (1 - p) / len(counted)) ** 0.5 + 1e-9
-            assert abs(counted.count(id) / len(counted) - p) <= spread + 1 / len(counted)
-
-
 def test_bytes_return_to_the_start(engine):
     prefixes = PrefixCache(10**8)
     run(engine, RAGGED, "continuous", prefixes=prefixes)
@@ -275,10 +221,6 @@ def test_shared(first, second, both):
     assert shared(first, second) == both
 
 
-def keep_all_guesses(settle):
-    return lambda batch, guesses, accepted: settle(batch, guesses, [guesses] * len(accepted))
-
-
 def join_without_keys(_):
     return lambda cache, place, other: None
 
@@ -301,7 +243,6 @@ def one_too_many(longest):
 @pytest.mark.parametrize(
     ("owner", "name", "fault", "mode"),
     [
-        (job.Batch, "settle", keep_all_guesses, "speculative"),
         (KVCache, "join", join_without_keys, "continuous"),
         (KVCache, "shift", forget_nothing, "continuous"),
         (PrefixCache, "longest", one_too_many, "kv_cache"),

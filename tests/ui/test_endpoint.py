@@ -52,7 +52,7 @@ def test_it_takes_everything_that_the_form_takes():
         ({"prompts": ["One"], "max_new_tokens": 1.5}, "Max new tokens: give a whole number from 0 to 2,048."),
         (
             {"prompts": ["One"], "ways": ["beam"]},
-            "'beam' is not one of no_cache, kv_cache, static_batch, compiled, ",
+            "'beam' is not one of no_cache, kv_cache, static_batch, continuous, speculative, compiled, ",
         ),
         ({"prompts": ["One"], "temperature": float("nan")}, "Temperature: give a number."),
     ],

@@ -39,7 +39,7 @@ def test_an_unavailable_way_is_named_and_the_others_are_answered():
     backend = FakeBackend(impossible={"compiled": WHY})
     found = answer(backend, ["One"], ["kv_cache", "compiled", "int8"], 4)
     assert [way["key"] for way in found["ways"]] == ["kv_cache", "int8"]
-    assert f"D Compiled did not run. {WHY}" in found["summary"]["verdict"]
+    assert f"F Compiled did not run. {WHY}" in found["summary"]["verdict"]
     with pytest.raises(gr.Error) as refused:
         answer(backend, ["One"], ["compiled"], 4)
     assert refused.value.message == WHY
@@ -47,7 +47,7 @@ def test_an_unavailable_way_is_named_and_the_others_are_answered():
 
 def test_what_this_machine_cannot_do_is_said_and_refused_before_a_run():
     missing = dict.fromkeys(("compiled", "compiled_int8"), NO_COMPILER)
-    assert _ways_info(missing) == f"Not on this machine: D and F, because {NO_COMPILER}."
+    assert _ways_info(missing) == f"Not on this machine: F and H, because {NO_COMPILER}."
     assert _ways_info({}) is None
     backend = FakeBackend(missing=missing)
     with pytest.raises(gr.Error, match="leave out compiled, because this machine"):
@@ -109,7 +109,7 @@ def test_making_an_engine_is_told_and_leaves_the_header_alone():
 def test_a_peer_is_told_against_the_cached_mode():
     ways = ["no_cache", "kv_cache", "static_batch", "compiled_int8", "transformers_generate"]
     headline = answer(FakeBackend(pace=0.1), ["One", "Two"], ways, 6)["summary"]["headline"]
-    assert re.search(r"H is [\d.]+× A and [\d.]+× B, end to end", headline), headline
+    assert re.search(r"J is [\d.]+× A and [\d.]+× B, end to end", headline), headline
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_run_of_nothing_but_unavailable_ways_failed():
     lines = told(make_plan(recipes=("compiled",)), READY, Failed(WHY, "compiled", unavailable=True), Ended())
     assert [line for line in lines if line[0] == "status"][-1][1:] == [
         "failed",
-        f"D Compiled did not run. {WHY}",
+        f"F Compiled did not run. {WHY}",
     ]
     assert ["why", 0, WHY] in lines
 
@@ -143,7 +143,7 @@ def test_five_ways_in_a_browser(open_page):
     page = open_page(backend)
     for label in ("A No cache", "C Batched"):
         page.locator("#recipes").get_by_label(label).uncheck()
-    for label in ("D Compiled", "E INT8", "F Compiled + INT8", "G Compiled + bf16"):
+    for label in ("F Compiled", "G INT8", "H Compiled + INT8", "I Compiled + bf16"):
         page.locator("#recipes").get_by_label(label, exact=True).check()
     page.wait_for_function("document.querySelectorAll('.k-column').length === 5")
     boxes = [column.bounding_box() for column in page.locator(".k-column").all()]
@@ -156,9 +156,9 @@ def test_five_ways_in_a_browser(open_page):
     assert page.get_attribute("#column-compiled_bf16", "data-state") == "unavailable"
     assert page.inner_text("#column-compiled_bf16 .k-sentence") == WHY
     status = page.inner_text("#status")
-    assert "Done. F Compiled + INT8 is the fastest" in status
-    assert "G Compiled + bf16 did not run." in status
-    assert "E stores its weights differently" in page.inner_text("#summary")
+    assert "Done. H Compiled + INT8 is the fastest" in status
+    assert "I Compiled + bf16 did not run." in status
+    assert "G stores its weights differently" in page.inner_text("#summary")
     assert page.locator("#summary tbody tr").count() == 4
     page.wait_for_selector(".k-study.k-filled")
     page.click("#tab-proof")
