@@ -69,9 +69,12 @@ def check_plan(
     model = plan.choice.model
     if not isinstance(model, str) or not model.strip() or len(model) > MAX_MODEL_CHARS:
         raise InputError(f"Model: give a name of 1 to {MAX_MODEL_CHARS} characters.")
-    if plan.params.max_new_tokens > MAX_NEW_TOKENS:
-        raise InputError(
-            f"Max new tokens must be from 0 to {MAX_NEW_TOKENS:,}, not {plan.params.max_new_tokens:,}."
-        )
+    if plan.limits and len(plan.limits) != len(plan.prompts):
+        raise InputError(f"Limits: give one a prompt or none, not {len(plan.limits)}.")
+    for limit in (plan.params.max_new_tokens, *(limit for limit in plan.limits if limit is not None)):
+        if not 0 <= limit <= MAX_NEW_TOKENS:
+            raise InputError(f"Max new tokens must be from 0 to {MAX_NEW_TOKENS:,}, not {limit:,}.")
+    if plan.rows is not None and not 1 <= plan.rows <= MAX_PROMPTS:
+        raise InputError(f"Rows at once must be from 1 to {MAX_PROMPTS}, not {plan.rows:,}.")
     if len(plan.params.stop) > MAX_STOPS or any(len(text) > MAX_STOP_CHARS for text in plan.params.stop):
         raise InputError(f"Stop: give at most {MAX_STOPS} texts of up to {MAX_STOP_CHARS} characters.")

@@ -9,8 +9,9 @@ here once.
 * decode rate: new tokens after each row's first / time of the decode passes. End-to-end: new tokens / wall
   time.
 * largest gap: the longest time between two passes that gave one row its tokens, over all rows.
-* accepted: guesses that became tokens, which is every new token of a row in a pass but its first.
-  Acceptance is accepted / drafted; tokens a pass is new tokens / passes.
+* accepted: guesses that became tokens, which is every new token of a row in a pass but its last, which the
+  pass chose itself. Acceptance is accepted / drafted; tokens a pass is new tokens / passes.
+* padding: the share of computed positions that were for nothing, pads / (pads + real tokens).
 * a rate without a positive denominator is None.
 """
 
@@ -91,6 +92,21 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
             len(step.new_tokens) - len({token.row for token in step.new_tokens}) for step in steps
         ),
     )
+
+
+def padding(result: RunResult) -> float | None:
+    """The share of computed positions that were padding; None where nothing was computed."""
+    computed = result.pad_tokens + sum(step.processed_tokens for step in result.steps)
+    return result.pad_tokens / computed if computed else None
+
+
+def acceptance(result: RunResult) -> float | None:
+    """The share of guesses that became tokens."""
+    return result.accepted_tokens / result.drafted_tokens if result.drafted_tokens else None
+
+
+def tokens_per_pass(result: RunResult) -> float | None:
+    return rate(result.new_tokens, result.forward_passes)
 
 
 @dataclass(frozen=True)

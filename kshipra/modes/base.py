@@ -22,6 +22,8 @@ class Mode:
 
     `check` raises InputError, with what to do, for requests that the mode cannot serve. A mode that has an
     `implementation` of its own drives that kind of model past `job.step`.
+    `batches`: it shares passes between rows, as many as `Batching.rows` says. `caches`: it keeps keys and
+    values, so that those of earlier prompts can be reused. `guesses`: it checks guesses of several tokens.
     """
 
     name: str
@@ -30,3 +32,6 @@ class Mode:
     run: Callable[[Job], Generator[StepEvent, None, None]]
     check: Callable[[Sequence[Request]], None] = anything
     implementation: str = "auto"
+    batches: bool = False
+    caches: bool = True
+    guesses: bool = False

@@ -64,4 +64,5 @@ MODE = Mode(
     "Continuous batch",
     "A row that ends gives its place to the next prompt at once, so that the batch stays full.",
     continuous,
+    batches=True,
 )

@@ -51,4 +51,5 @@ MODE = Mode(
     "Prompt lookup",
     "What followed the same words before is guessed to follow again, and one pass checks several guesses.",
     speculative,
+    guesses=True,
 )
