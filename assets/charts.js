@@ -1,7 +1,8 @@
-// Three live charts. Points arrive as [step, ms, at_s, tok/s, resident MiB, KV MiB, prefill] and are already rounded.
+// The live charts. Points arrive as [step, ms, at_s, tok/s, resident MiB, KV MiB, prefill, rows, places] and are already
+// rounded. That of the rows is there where they come and go.
 
-const STEP = 0, MS = 1, AT = 2, RATE = 3, RESIDENT = 4, KV = 5, PREFILL = 6;
-const SHORTEST_PAUSE_MS = 100; // three charts take turns: each is drawn at most four times a second
+const STEP = 0, MS = 1, AT = 2, RATE = 3, RESIDENT = 4, KV = 5, PREFILL = 6, ROWS = 7, PLACES = 8;
+const SHORTEST_PAUSE_MS = 100; // charts take turns: each is drawn at most four times a second
 const LONGEST_PAUSE_MS = 1500;
 const LARGEST_SHARE = 0.02; // of the time may go into drawing: the model may compute on the same machine
 
@@ -43,6 +44,7 @@ const makeCharts = (page) => {
   const COLUMNS = {
     latency: [[words.step, STEP], [words.ms, MS], [words.prefillColumn, PREFILL]],
     throughput: [[words.secondsColumn, AT], [words.rate, RATE]],
+    rows: [[words.secondsColumn, AT], [words.rowsColumn, ROWS], [words.placesColumn, PLACES]],
     memory: [[words.secondsColumn, AT], [words.residentColumn, RESIDENT], [words.kvColumn, KV]],
   };
   const cell = (value, at) => (value === null ? "–" : at === PREFILL ? (value ? "○" : "") : String(value));
@@ -68,6 +70,11 @@ const makeCharts = (page) => {
     },
     throughput: (points, way) =>
       trace(way, column(points, AT), column(points, RATE), { hovertemplate: `%{y} ${words.rate}<extra>%{meta}</extra>` }),
+    rows: (points, way) => {
+      const decode = points.filter((point) => point[ROWS] !== null);
+      const [line, end] = trace(way, column(decode, AT), column(decode, ROWS), { hovertemplate: `%{y} ${words.rows}<extra>%{meta}</extra>` });
+      return rowsTraces(line, end, column(decode, PLACES));
+    },
     memory: (points, way) => {
       const start = points[0]?.[RESIDENT] ?? 0;
       const above = points.map((point) => Math.round((point[RESIDENT] - start) * 100) / 100);
@@ -92,7 +99,7 @@ const makeCharts = (page) => {
       modebar: { bgcolor: "transparent", color: colour("--k-faint"), activecolor: colour("--k-accent") },
       showlegend: true, legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", font: { size: 11 }, bgcolor: "transparent" },
       xaxis: axis(key === "latency" ? words.step : words.seconds),
-      yaxis: axis(key === "latency" ? words.ms : words.rate),
+      yaxis: axis({ latency: words.ms, rows: words.rows }[key] ?? words.rate, key === "rows" ? rowTicks(series.flat(), PLACES) : {}),
     };
     if (key !== "memory") return base;
     return {
@@ -153,17 +160,23 @@ const makeCharts = (page) => {
 
   loadPlotly(page.plotly).then((loaded) => {
     Plotly = loaded;
-    for (const key of Object.keys(cards)) plotOne(key); // unseen: the first plot takes far longer than the next
+    for (const key of Object.keys(cards)) if (!cards[key].node.hidden) plotOne(key); // unseen: the first plot takes far longer than the next
     draw(true);
   }, () => {
     for (const { empty } of Object.values(cards)) empty.textContent = words.noPlotly;
   });
   new MutationObserver(() => draw(true)).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  const showRows = (yes) => {
+    cards.rows.node.hidden = !yes;
+    cards.rows.node.parentNode?.classList.toggle("k-four", yes);
+  };
+  showRows(false);
 
   return {
     nodes: Object.values(cards).map(({ node }) => node),
-    start(id, chosen) {
+    start(id, chosen, ragged) {
       [runId, recipes, series] = [id, chosen, chosen.map(() => [])];
+      showRows(ragged);
       for (const { node } of Object.values(cards)) node.dataset.updates = 0;
     },
     add: (way, points) => series[way].push(...points),

@@ -52,6 +52,7 @@ const checkRecord = (() => {
   const letter = is("letter", (value) => typeof value === "string" && /^[A-Z]$/.test(value));
   // "constructor" would be found in every object that is looked into by key
   const key = is("key", (value) => typeof value === "string" && /^[a-z0-9_-]{1,60}$/.test(value) && !(value in {}));
+  const later = (shape) => (value) => value === undefined ? null : shape(value); // not in older documents
 
   const token = fields({
     row: count, id, text: name, finish_reason: maybe(reason), log_probability: maybe(any), best: list(row(id, maybe(any)), 0, 100),
@@ -60,6 +61,7 @@ const checkRecord = (() => {
     index: count, phase: one("prefill", "decode"), rows: list(count, 1, 64), new_tokens: list(token, 0, 1e4),
     processed_tokens: count, pad_tokens: count, elapsed_s: time, at_s: time, kv_bytes: bytes, kv_held_bytes: bytes,
     resident_bytes: bytes, peak_extra_bytes: maybe(any), memory_method: name, flops: amount,
+    reused_tokens: later(count), drafted_tokens: later(count),
   });
   const rowResult = fields({
     text: text(1e6), token_ids: list(id, 0, 1e5), prompt_tokens: count, new_tokens: count, finish_reason: reason,
@@ -70,13 +72,14 @@ const checkRecord = (() => {
     decode_tok_per_s: maybe(amount), end_to_end_tok_per_s: maybe(amount),
     step_latency_s: fields({ p50: maybe(time), p90: maybe(time), p99: maybe(time) }), forward_passes: count, new_tokens: count,
     pad_tokens: count, kv_bytes: bytes, kv_held_bytes: bytes, peak_extra_bytes: maybe(any), memory_method: name,
-    steps: list(step, 0, 1e5),
+    steps: list(step, 0, 1e5), largest_gap_s: later(maybe(time)), reused_tokens: later(count), drafted_tokens: later(count),
+    accepted_tokens: later(count),
   });
   const roofline = fields({ device: name, dtype: name, threads: count, bytes_per_s: amount, flops_per_s: amount, taken_at: date });
   const prediction = fields({
     roofline, step_bytes: maybe(amount), step_kv_bytes: maybe(amount), step_flops: maybe(amount), predicted_step_s: maybe(time),
     measured_step_s: maybe(time), bandwidth_share: maybe(share), arithmetic_share: maybe(share),
-    bound: maybe(one("weights", "arithmetic", "overhead")), kv_formula_bytes: bytes, kv_real_bytes: bytes, sentence: long,
+    bound: maybe(one("weights", "arithmetic", "overhead")), kv_formula_bytes: maybe(bytes), kv_real_bytes: bytes, sentence: long,
   });
   const way = fields({
     key, letter, label: name, sentence: long, ended: one("done", "stopped", "failed"),
@@ -85,7 +88,7 @@ const checkRecord = (() => {
   const comparison = fields({
     first: key, second: key, verdict: one("identical", "near-tie", "fault", "ended"), row: maybe(count), position: maybe(count),
     first_id: maybe(id), second_id: maybe(id), margin: maybe(any), largest_difference: maybe(any), sentence: long,
-    other_weights: (value) => value === undefined ? null : flag(value), // not in older documents
+    other_weights: later(flag),
   });
   const check = fields({ name, label: long, passed: flag, largest_difference: maybe(any), tolerance: any });
   const wholeDocument = fields({
@@ -102,6 +105,7 @@ const checkRecord = (() => {
     settings: fields({
       choice: fields({ model: name, device: name, dtype: name, weights: name, execution: name, implementation: name }),
       prompts: list(long, 1, 16), recipes: list(key, 1, 64), chat: flag,
+      limits: later(list(maybe(count), 0, 16)), rows: later(maybe(count)), reuse: later(flag),
       params: fields({
         max_new_tokens: count, temperature: any, top_k: any, top_p: any, repetition_penalty: any, seed, stop: list(name, 0, 64),
         ignore_eos: flag,
@@ -145,6 +149,7 @@ const checkRecord = (() => {
       }
       return null;
     };
+    if (settings.limits?.length && settings.limits.length !== settings.prompts.length) return { where: ".settings.limits", what: "prompts" };
     return first(ways, ".ways", (each) => wrongWay(each, settings.prompts.length))
       ?? first(comparisons, ".comparisons", (each) => wrongComparison(each, byKey))
       ?? first(summary.rows, ".summary.rows", ([each]) => byKey.has(each) ? null : { where: "", what: "ways" });

@@ -29,15 +29,19 @@ const makeRow = (words, number, prompt) => {
 
 // What was the newest text becomes plain text, beside what came before it. It stands out by its colour and not by fading
 // in: an animation draws sixty frames a second, on the machine that computes.
+// Only what was guessed keeps a place of its own.
 const settle = ({ newNode }) => {
-  const fresh = newNode.lastElementChild;
+  const fresh = newNode.querySelector(".k-fresh");
   if (!fresh) return;
-  const settled = newNode.firstChild === fresh ? document.createTextNode("") : newNode.firstChild;
-  settled.appendData(fresh.textContent);
-  newNode.replaceChildren(settled);
+  const before = fresh.previousSibling;
+  if (fresh.classList.contains("k-guessed")) fresh.classList.remove("k-fresh");
+  else if (before?.nodeType === Node.TEXT_NODE) {
+    before.appendData(fresh.textContent);
+    fresh.remove();
+  } else fresh.replaceWith(fresh.textContent);
 };
 
-const makeColumn = (page, recipe, prompts) => {
+const makeColumn = (page, recipe, prompts, more = []) => {
   const { words } = page;
   const badge = make("span", { class: "k-badge" });
   const values = page.figures.map(() => make("dd", { text: "–" }));
@@ -62,15 +66,15 @@ const makeColumn = (page, recipe, prompts) => {
   const figures = make(
     "dl",
     { class: "k-figures" },
-    ...page.figures.map(({ key, label, definition }, at) =>
-      make("div", { class: `k-figure k-${key}` }, term(label, definition, "dt"), values[at]),
-    ),
+    ...page.figures.flatMap(({ key, label, definition, more: isMore }, at) => isMore && !more.includes(key) ? []
+      : [make("div", { class: `k-figure k-${key}` }, term(label, definition, "dt"), values[at])]),
   );
   const sentence = make("p", { class: "k-sentence", text: recipe.sentence });
+  const why = recipe.why ? [term(words.why, recipe.why, "small")] : [];
   const node = make(
     "section",
     { id: `column-${recipe.key}`, class: `k-column k-hue-${hue(recipe)}`, "aria-label": recipe.label },
-    make("header", {}, mark(recipe), make("h3", { text: recipe.label }), badge),
+    make("header", {}, mark(recipe), make("h3", { text: recipe.label }), ...why, badge),
     sentence,
     figures,
     texts,
@@ -87,9 +91,9 @@ const makeColumn = (page, recipe, prompts) => {
       sentence.classList.add("k-why");
     },
     figures: (strings) => strings.forEach((text, at) => setText(values[at], text)),
-    append(row, text) {
+    append(row, text, guessed) {
       settle(rows[row]);
-      newest = make("span", { class: "k-fresh", text });
+      newest = make("span", { class: guessed ? "k-guessed k-fresh" : "k-fresh", text });
       rows[row].newNode.append(newest);
     },
     end(row, reason) {

@@ -47,9 +47,11 @@ const explainOnHover = (root) => {
 };
 
 // A letter's place in the palette: A is 0. The bug lab's two, which run without the others, take the first.
-const hue = ({ key, letter }) => key.endsWith("-broken") ? 0 : key.endsWith("-healthy") ? 1 : (letter.charCodeAt(0) - 65) % 8;
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px,1px,2px", "1px,3px"];
-const STROKES = ["", "6 4", "2 3", "6 3 2 3", "10 4", "10 3 2 3", "5 2 1 2", "1 3"];
+const DASHES = [
+  "solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px,2px,1px,2px", "1px,3px", "8px,2px,2px,2px,2px,2px", "3px,3px,1px,3px",
+];
+const STROKES = ["", "6 4", "2 3", "6 3 2 3", "10 4", "10 3 2 3", "5 2 1 2", "1 3", "8 2 2 2 2 2", "3 3 1 3"];
+const hue = ({ key, letter }) => key.endsWith("-broken") ? 0 : key.endsWith("-healthy") ? 1 : (letter.charCodeAt(0) - 65) % DASHES.length;
 
 // Rows of many ways are filled evenly: five are three and two, seven four and three. Three or fewer are one row.
 const spread = (node, ways) => {
@@ -69,6 +71,12 @@ const mark = (recipe) => {
   const stroke = svg("line", { x1: 0, x2: 26, y1: 2, y2: 2, "stroke-dasharray": STROKES[hue(recipe)] });
   const drawing = svg("svg", { viewBox: "0 0 26 4", width: 26, height: 4, "aria-hidden": "true" }, stroke);
   return make("span", { class: `k-mark k-hue-${hue(recipe)}` }, make("b", { text: recipe.letter }), drawing);
+};
+
+// Heads and rows in `order`, without the columns of nothing but dashes: of what no way has. Older runs have shorter rows.
+const inOrder = (heads, rows, order) => {
+  const kept = order.filter((at) => rows.some((cells) => (cells[at] ?? "–") !== "–"));
+  return [heads, ...rows].map((cells) => kept.map((at) => cells[at] ?? "–"));
 };
 
 // A table of ready rows. A head is a text, or a node that explains itself.

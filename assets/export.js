@@ -6,7 +6,7 @@ const makeExport = ({ words, open, page }) => {
   let record = null;
   // Light colours, whatever the page shows: a picture goes into a paper.
   const colours = Object.fromEntries([...page.report_css.matchAll(/--k-([\w-]+): (#\w+)/g)].reverse().map(([, name, value]) => [name, value]));
-  const report = makeReport({ words, heads: page.summary_heads, css: page.report_css, colours });
+  const report = makeReport({ words, heads: page.summary_heads, order: page.summary_order, css: page.report_css, colours });
 
   const status = make("p", { class: "k-said", role: "status" });
   const say = (text, refused = false) => {

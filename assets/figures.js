@@ -8,12 +8,13 @@ const stepsCsv = (() => {
     return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   const PLAIN = ["processed_tokens", "pad_tokens"];
+  const LATER = ["reused_tokens", "drafted_tokens"]; // not in older documents
   const REST = ["elapsed_s", "at_s", "kv_bytes", "kv_held_bytes", "resident_bytes", "peak_extra_bytes", "flops"];
-  const HEADS = ["way", "index", "phase", "rows", ...PLAIN, "new_tokens", ...REST];
+  const HEADS = ["way", "index", "phase", "rows", ...PLAIN, "new_tokens", ...REST, ...LATER];
   return (record) => {
     const lines = record.ways.flatMap((way) => way.result.steps.map((step) => [
       way.label, step.index, step.phase, step.rows.join(" "), ...PLAIN.map((name) => step[name]), step.new_tokens.length,
-      ...REST.map((name) => step[name]),
+      ...REST.map((name) => step[name]), ...LATER.map((name) => step[name] ?? 0),
     ]));
     return [HEADS, ...lines].map((line) => `${line.map(cell).join(",")}\r\n`).join("");
   };
@@ -34,6 +35,15 @@ const figureOf = (() => {
     return time > 0 && made ? made / time : null;
   };
 
+  // As kshipra/ui/columns.py has them; null without a decode pass.
+  const rowsOf = (group) => {
+    const decode = group.filter((step) => step.phase === "decode" && step.processed_tokens);
+    if (!decode.length) return { rows: null, places: null };
+    const sum = (of) => decode.reduce((total, step) => total + of(step), 0);
+    const rows = sum((step) => step.rows.length) / decode.length;
+    return { rows, places: rows * (1 + sum((step) => step.pad_tokens) / sum((step) => step.processed_tokens)) };
+  };
+
   // A long run has more passes than a chart has room: one point for several, their mean time and the state after them.
   const pointsOf = ({ result: { steps } }) => {
     const stride = Math.max(1, Math.ceil(steps.length / MOST_POINTS));
@@ -45,18 +55,23 @@ const figureOf = (() => {
         step: begin + group.length, at: last.at_s, rate: rateUpTo(steps, begin + group.length - 1),
         ms: (1000 * group.reduce((sum, step) => sum + step.elapsed_s, 0)) / group.length,
         above: (last.resident_bytes - steps[0].resident_bytes) / MIB, kv: last.kv_bytes / MIB,
-        prefill: group.some((step) => step.phase === "prefill"),
+        prefill: group.some((step) => step.phase === "prefill"), ...rowsOf(group),
       });
     }
     return points;
   };
 
-  const LINES = { latency: [["step", "ms", "y"]], throughput: [["at", "rate", "y"]], memory: [["at", "above", "y"], ["at", "kv", "y2"]] };
+  const LINES = {
+    latency: [["step", "ms", "y"]], throughput: [["at", "rate", "y"]], memory: [["at", "above", "y"], ["at", "kv", "y2"]],
+    rows: [["at", "rows", "y"]],
+  };
 
-  const traces = (way, points, [x, y, yaxis], colours) => {
+  const traces = (way, all, [x, y, yaxis], colours) => {
+    const points = y === "rows" ? all.filter((point) => point.rows !== null) : all;
     const of = (some, name) => some.map((point) => point[name]);
     const naming = { yaxis, name: literal(`${way.letter} ${way.label}`), showlegend: yaxis === "y" };
     const [line, end] = wayTraces(way, colours[`way-${hue(way)}`], 13, of(points, x), of(points, y), naming);
+    if (y === "rows") return rowsTraces(line, end, of(points, "places"));
     const prefills = points.filter((point) => point.prefill);
     return y === "ms" ? [line, end, ringTrace(end, of(prefills, x), of(prefills, y))] : [line, end];
   };
@@ -77,7 +92,8 @@ const figureOf = (() => {
       },
       showlegend: true, legend: { orientation: "h", x: 0, y: 1.03, yanchor: "bottom" },
       xaxis: axis(key === "latency" ? words.step : words.seconds, colours),
-      yaxis: axis(key === "latency" ? words.ms : words.rate, colours),
+      yaxis: axis({ latency: words.ms, rows: words.rows }[key] ?? words.rate, colours,
+        key === "rows" ? rowTicks(record.ways.flatMap(pointsOf), "places") : {}),
     };
     const layout = key !== "memory" ? base : {
       ...base, xaxis: { ...base.xaxis, anchor: "y2" },

@@ -3,9 +3,11 @@
 const query = new URLSearchParams();
 settings.names.forEach((name, at) => {
   const value = values[at];
-  if (settings.several.includes(name)) for (const item of value) query.append(name, item);
+  if (settings.several.includes(name)) for (const item of value) query.append(name, [item].flat()[0]);
   else if (value !== "" && value !== null) query.set(name, value);
 });
+const limits = values[settings.names.indexOf("prompts")].map((item) => [item].flat()[1] ?? "");
+if (limits.some((limit) => limit !== "")) for (const limit of limits) query.append(settings.limits, limit);
 const address = `${location.origin}${location.pathname}?${query}`;
 const button = document.querySelector("button#copy-link, #copy-link button");
 const say = (text) => {

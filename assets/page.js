@@ -48,9 +48,9 @@ const setRate = (text) => {
 
 // Columns
 
-const showColumns = (chosen, prompts) => {
+const showColumns = (chosen, prompts, more = []) => { // `more`: figures that not every way has, a list a way
   recipes = chosen;
-  columns = recipes.map((recipe) => makeColumn(page, recipe, prompts));
+  columns = recipes.map((recipe, way) => makeColumn(page, recipe, prompts, more[way]));
   columnsNode.replaceChildren(...columns.map(({ node }) => node));
   spread(columnsNode, columns.length);
 };
@@ -58,22 +58,23 @@ let form = { prompts: [], recipes: page.picked };
 const preview = (change) => {
   form = { ...form, ...change };
   if (firstLine !== null) return; // a run's texts stay until the next run
-  showColumns(page.recipes.filter(({ key }) => form.recipes.includes(key)), form.prompts);
+  showColumns(page.recipes.filter(({ key }) => form.recipes.includes(key)), form.prompts.map((prompt) => [prompt].flat()[0]));
   columns.forEach((made) => made.state("waiting", "ready"));
 };
 
 // Summary
 
 const showSummary = ({ same, headline, verdict, rows }) => {
-  const heads = page.summary.map(({ label, definition }) => term(label, definition));
-  const body = rows.map(([key, excluded, cells]) => wayRow(recipes.find((recipe) => recipe.key === key), excluded, cells));
+  const [first, ...all] = page.summary.map(({ label, definition }) => term(label, definition));
+  const [heads, ...cells] = inOrder(all, rows.map((row) => row[2]), page.summary_order);
+  const body = rows.map(([key, excluded], at) => wayRow(recipes.find((recipe) => recipe.key === key), excluded, cells[at]));
   summaryNode.replaceChildren(
     make("div", { class: "k-verdict", "data-same": String(same) },
       ...(headline ? [make("p", { class: "k-headline", text: headline })] : []),
       ...verdict.map((text) => make("p", { text }))),
     ...(rows.length
       ? [make("div", { class: "k-table", tabindex: "0", role: "region", "aria-label": words.details },
-          tableOf(heads, body))]
+          tableOf([first, ...heads], body))]
       : []),
   );
 };
@@ -83,9 +84,9 @@ const showSummary = ({ same, headline, verdict, rows }) => {
 let chartsDirty = false;
 const handlers = {
   run(id, facts) {
-    showColumns(facts.recipes.map((key) => page.recipes.find((recipe) => recipe.key === key)), facts.prompts);
+    showColumns(facts.recipes.map((key) => page.recipes.find((recipe) => recipe.key === key)), facts.prompts, facts.figures);
     columns.forEach((made) => made.state("queued", "queued"));
-    charts.start(id, recipes);
+    charts.start(id, recipes, facts.ragged);
     summaryNode.replaceChildren(make("p", { class: "k-empty", text: words.summaryIdle }));
     active = null;
   },
@@ -98,7 +99,7 @@ const handlers = {
   },
   note: (way, sentence) => columns[way].note(sentence),
   why: (way, sentence) => columns[way].why(sentence),
-  t: (way, row, text) => columns[way].append(row, text),
+  t: (way, row, text, guessed) => columns[way].append(row, text, guessed),
   end: (way, row, reason) => columns[way].end(row, reason),
   f(way, strings) {
     columns[way].figures(strings);

@@ -3,12 +3,18 @@
 // the report can be opened again like a JSON file.
 
 // What a person set, in one line; also that of earlier runs.
-const settingsLine = ({ settings: { prompts, params, chat } }, words) => [
-  filled(prompts.length === 1 ? words.prompt : words.prompts, { n: prompts.length }),
-  filled(words.most, { n: params.max_new_tokens }),
-  params.temperature > 0 ? filled(words.drawn, { temperature: digits(params.temperature) }) : words.greedy,
-  chat ? words.chat : words.raw,
-].join(" · ");
+const settingsLine = ({ settings }, words) => {
+  const { prompts, params, chat, limits = [], rows = null, reuse = false } = settings; // the last three: not in older documents
+  const own = limits.map((limit) => limit ?? params.max_new_tokens);
+  return [
+    filled(prompts.length === 1 ? words.prompt : words.prompts, { n: prompts.length }),
+    own.length ? filled(words.limits, { least: Math.min(...own), most: Math.max(...own) }) : filled(words.most, { n: params.max_new_tokens }),
+    ...(rows !== null && (own.length || rows < prompts.length) ? [filled(words.rows, { n: rows })] : []),
+    ...(reuse ? [words.reuse] : []),
+    params.temperature > 0 ? filled(words.drawn, { temperature: digits(params.temperature) }) : words.greedy,
+    chat ? words.chat : words.raw,
+  ].join(" · ");
+};
 
 const REPORT_DATA = "kshipra-run"; // the id of the element that holds the document
 
@@ -16,7 +22,7 @@ const REPORT_DATA = "kshipra-run"; // the id of the element that holds the docum
 const dataOfReport = (html) =>
   new DOMParser().parseFromString(html, "text/html").querySelector(`script#${REPORT_DATA}[type="application/json"]`)?.textContent ?? null;
 
-const makeReport = ({ words, heads, css, colours }) => {
+const makeReport = ({ words, heads, order, css, colours }) => {
   const POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"; // a second lock: nothing to fetch, nothing to run
 
   // Plotly writes colours as numbers; as variables they follow light and dark.
@@ -41,8 +47,10 @@ const makeReport = ({ words, heads, css, colours }) => {
   const said = (items) => make("ul", { class: "said" }, ...items.map((parts) => make("li", {}, ...parts)));
 
   const table = (record) => {
-    const rows = record.summary.rows.map(([key, excluded, cells]) => wayRow(wayOf(record, key), excluded, cells));
-    return make("div", { class: "wide" }, tableOf(heads, rows));
+    const { rows } = record.summary;
+    const [kept, ...cells] = inOrder(heads.slice(1), rows.map((row) => row[2]), order);
+    const body = rows.map(([key, excluded], at) => wayRow(wayOf(record, key), excluded, cells[at]));
+    return make("div", { class: "wide" }, tableOf([heads[0], ...kept], body));
   };
 
   const verdict = ({ summary: { headline, verdict: sentences, same } }) => make("section", {},

@@ -26,6 +26,7 @@ const runSummary = (record, words) => {
     settings: short(settingsLine(record, words)), prompts: settings.prompts.length, prompts_hash: shortHash(JSON.stringify(settings.prompts)),
     settings_hash: shortHash(JSON.stringify([
       settings.prompts, settings.chat, settings.params, settings.choice.weights, record.ways[0].result.rows.map(({ seed }) => seed),
+      ...(settings.limits?.length ? [settings.limits] : []),
     ])),
     ways: record.ways.slice(0, 10).map(({ key, letter, label, ended, result }) => ({
       key, letter, label: label.slice(0, 40), ended, tokens_hash: shortHash(JSON.stringify(result.rows.map(({ token_ids: ids }) => ids))),

@@ -5,6 +5,7 @@ const makeTimeline = (() => {
   const DECODE_TOP = 12; // a prefill stands taller than a decode: told apart without colour
   const MOST_ROWS = 500; // of the table
   const KINDS = ["waiting", "prefill", "decode", "pads"];
+  const TOKENS = { reused: "reused_tokens", guessed: "drafted_tokens" }; // not in older documents
 
   const hatch = (id, kind, angle) => svg("pattern", { id, class: `k-hatch-${kind}`, width: 5, height: 5,
     patternUnits: "userSpaceOnUse", patternTransform: `rotate(${angle})` },
@@ -71,11 +72,13 @@ const makeTimeline = (() => {
     const phases = [...new Set(steps.map((step) => words[step.phase]))].join(words.and);
     const [first, last] = [steps[0].index + 1, steps.at(-1).index + 1];
     const head = filled(first === last ? words.pass : words.passes, { first, last, count, phase: phases });
+    const more = ["reused", "guessed"].map((kind) => [kind, sum(steps, (step) => step[TOKENS[kind]] ?? 0)])
+      .filter(([, n]) => n).map(([kind, n]) => ` · ${filled(words[kind], { n })}`);
     return `${head}\n${filled(words.details, {
       rows: between(steps.map((step) => step.rows.length)), tokens: sum(steps, (step) => step.processed_tokens),
       fresh: sum(steps, (step) => step.new_tokens.length), pads: sum(steps, (step) => step.pad_tokens),
       time: seconds(sum(steps, (step) => step.elapsed_s)),
-    })}`;
+    })}${more.join("")}`;
   };
 
   // The bar's own ways of asking: hover, tap, and the arrow keys with one tab stop.

@@ -14,6 +14,21 @@ const wayTraces = (way, ink, size, x, y, extra = {}) => {
   return [line, end];
 };
 
+// Rows that run as steps over the passes they took part in, and up to the places that were computed a shade: places of
+// rows that had ended.
+const rowsTraces = (line, end, places) => {
+  const steps = { ...line, line: { ...line.line, shape: "vh" } };
+  if (places.every((all, at) => all === line.y[at])) return [steps, end];
+  const shade = {
+    ...steps, y: places, mode: "lines", line: { width: 0, shape: "vh" }, fill: "tonexty", fillcolor: `${line.line.color}33`, showlegend: false,
+    hoverinfo: "skip", hovertemplate: null,
+  };
+  return [steps, shade, end];
+};
+// Rows are whole: a tick at one, or at every so many.
+const rowTicks = (points, places) =>
+  ({ dtick: Math.max(1, Math.ceil(points.reduce((most, point) => Math.max(most, point[places]), 0) / 5)) });
+
 // Rings on a way's line where a prompt was read, from the trace of its letter.
 const ringTrace = (end, x, y) => ({
   ...end, x, y, mode: "markers", text: null,

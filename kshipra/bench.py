@@ -45,10 +45,10 @@ FIGURES: dict[str, Callable[[RunResult], float | None]] = {
         for figure in (
             metrics.ttft_p50_s,
             metrics.own_ttft_p50_s,
-            metrics.pad_share,
+            metrics.padding,
             metrics.between_passes_share,
             metrics.acceptance,
-            metrics.tokens_a_pass,
+            metrics.tokens_per_pass,
         )
     },
 }

@@ -103,10 +103,13 @@ def check_plan(
         if unavailable and key in unavailable:
             raise InputError(f"Ways to compare: leave out {key}, because {unavailable[key]}.")
     check_model(plan.choice.model, limits)
-    if plan.params.max_new_tokens > limits.new_tokens:
-        raise InputError(
-            f"Max new tokens must be from 0 to {limits.new_tokens:,}, not {plan.params.max_new_tokens:,}."
-        )
+    if plan.limits and len(plan.limits) != len(plan.prompts):
+        raise InputError(f"Limits: give one a prompt or none, not {len(plan.limits)}.")
+    for limit in (plan.params.max_new_tokens, *(limit for limit in plan.limits if limit is not None)):
+        if not 0 <= limit <= limits.new_tokens:
+            raise InputError(f"Max new tokens must be from 0 to {limits.new_tokens:,}, not {limit:,}.")
+    if plan.rows is not None and not 1 <= plan.rows <= limits.prompts:
+        raise InputError(f"Rows at once must be from 1 to {limits.prompts}, not {plan.rows:,}.")
     if len(plan.params.stop) > STOPS or any(len(text) > STOP_CHARS for text in plan.params.stop):
         raise InputError(f"Stop: give at most {STOPS} texts of up to {STOP_CHARS} characters.")
 

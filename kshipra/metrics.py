@@ -124,7 +124,8 @@ def own_ttft_p50_s(result: RunResult) -> float | None:
     return _median(at_s - turn_at_s[row] for row, at_s in first_at_s.items())
 
 
-def pad_share(result: RunResult) -> float | None:
+def padding(result: RunResult) -> float | None:
+    """The share of computed positions that were padding; None where nothing was computed."""
     return share(result.pad_tokens, result.pad_tokens + sum(step.processed_tokens for step in result.steps))
 
 
@@ -132,7 +133,7 @@ def between_passes_share(result: RunResult) -> float | None:
     return share(result.wall_s - sum(step.elapsed_s for step in result.steps), result.wall_s)
 
 
-def tokens_a_pass(result: RunResult) -> float | None:
+def tokens_per_pass(result: RunResult) -> float | None:
     return share(result.new_tokens, result.forward_passes)
 
 

@@ -8,6 +8,7 @@ another regime, in which one pass does the arithmetic of the whole prompt.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -40,29 +41,35 @@ class Prediction:
     bandwidth_share: float | None
     arithmetic_share: float | None
     bound: Bound | None
-    kv_formula_bytes: int
+    kv_formula_bytes: int | None
     kv_real_bytes: int
 
 
-def kv_formula_bytes(spec: ModelSpec, requests: Sequence[Request], result: RunResult) -> int:
+def kv_formula_bytes(spec: ModelSpec, requests: Sequence[Request], result: RunResult) -> int | None:
     """Keys and values at the fullest moment, by the shape: bytes a token x rows x stored columns.
 
     Rows that were prefilled together share a tensor, padded to the longest prompt, and every pass adds a
     column to all of them, those that have ended included. The last new id is never fed, so a batch ends with
     (longest prompt + most new tokens - 1) columns. Rows one after another are batches of one, of which only
-    the fullest counts. 0 where the run had no cache. Holds for modes whose rows all start together.
+    the fullest counts. A pass over guesses stores them too, until it is known which are right. 0 where the
+    run had no cache. None where the columns do not follow from lengths: a row joined others that had begun,
+    or several together reused columns or were guessed for.
     """
     if result.kv_held_bytes == 0:
         return 0
     prompt_tokens = {request.row: len(request.prompt_ids) for request in requests}
-    new_tokens = {request.row: row.new_tokens for request, row in zip(requests, result.rows, strict=True)}
-    cells = [
-        len(step.rows)
-        * (max(prompt_tokens[row] for row in step.rows) + max(new_tokens[row] for row in step.rows) - 1)
-        for step in result.steps
-        if step.phase == "prefill"
-    ]
-    return kv_bytes_per_token(spec) * max(cells, default=0)
+    had: Counter[int] = Counter()  # new tokens of each row before the pass
+    together, cells = frozenset[int](), 0
+    for step in result.steps:
+        together = frozenset(step.rows) if step.phase == "prefill" else together
+        irregular = len(together) > 1 and (step.reused_tokens or step.drafted_tokens)
+        if irregular or not together.issuperset(step.rows):
+            return None
+        longest = max((prompt_tokens[row] for row in together), default=0)
+        columns = longest + max((had[row] for row in together), default=0) + step.drafted_tokens
+        cells = max(cells, len(together) * columns)
+        had.update(token.row for token in step.new_tokens)
+    return kv_bytes_per_token(spec) * cells
 
 
 def _bound(bytes_s: float, flops_s: float, predicted_s: float, measured_s: float) -> Bound:

@@ -296,13 +296,43 @@ class ModelChoice:
 @dataclass(frozen=True)
 class Plan:
     """What a visitor asks for with Run: every recipe takes the same prompts and parameters, one after
-    another."""
+    another.
+
+    `limits`: of new tokens, one a prompt, None for that of `params`; () is `params` for all. Ways that share
+    passes take at most `rows` prompts at once (None: as each does by itself), and with `reuse` those that
+    cache go on from what earlier runs have read.
+    """
 
     choice: ModelChoice
     prompts: tuple[str, ...]
     recipes: tuple[str, ...]
     params: SamplingParams
     chat: bool = False
+    limits: tuple[int | None, ...] = ()
+    rows: int | None = None
+    reuse: bool = False
+
+    @property
+    def ragged(self) -> bool:
+        """Whether prompts have limits of their own, or some of them wait until others have ended."""
+        return bool(self.limits) or (self.rows is not None and len(self.prompts) > self.rows)
+
+    @property
+    def each(self) -> tuple[SamplingParams, ...]:
+        """The parameters of every prompt."""
+        return tuple(
+            self.params if limit is None else dataclasses.replace(self.params, max_new_tokens=limit)
+            for limit in self.limits or [None] * len(self.prompts)
+        )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How many earlier texts' keys and values a backend has, and the bytes that they take and may take."""
+
+    texts: int
+    used_bytes: int
+    budget_bytes: int
 
 
 # What a backend tells while it works on a plan: a stream of these, `Ended` always last.

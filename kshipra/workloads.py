@@ -118,7 +118,7 @@ def _spread(least: int, most: int, count: int) -> list[int]:
 SERVING = (
     "ttft_p50_s",
     "largest_gap_s",
-    "pad_share",
+    "padding",
     "between_passes_share",
     "forward_passes",
     "new_tokens",
@@ -156,7 +156,7 @@ WORKLOADS: tuple[Workload, ...] = (
         copying,
         (Way(kv_cache.MODE.name), Way(speculative.MODE.name), Way(speculative.DRAFT_MODEL.name)),
         "end_to_end_tok_per_s",
-        ("acceptance", "tokens_a_pass", "step_p50_s", "forward_passes", "new_tokens"),
+        ("acceptance", "tokens_per_pass", "step_p50_s", "forward_passes", "new_tokens"),
     ),
 )
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kshipra.backends.lobby import Lobby
 from kshipra.limits import Limits
-from kshipra.types import DeviceChoice, Failed, Loading, Message, ModelChoice, Plan, Ready
+from kshipra.types import DeviceChoice, Failed, Kept, Loading, Message, ModelChoice, Plan, Ready
 
 
 class Run(Protocol):
@@ -40,6 +40,12 @@ class Backend(Protocol):
     def unavailable(self) -> dict[str, str]:
         """The recipes that no model can run here, by key, with the reason: what is known before a model
         is."""
+
+    def kept(self) -> Kept:
+        """What runs with `reuse` may go on from."""
+
+    def forget(self) -> None:
+        """Give that up, whoever has asked for it; a run that goes on has what it began with."""
 
     def close(self) -> None:
         """End what runs and give the model's memory back."""

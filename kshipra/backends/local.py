@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kshipra import metrics
+from kshipra.backends.kept import Asked, KeptTexts, PlanTexts, asked_of
 from kshipra.backends.live import Live
 from kshipra.backends.lobby import Lobby
 from kshipra.backends.runlog import RunLog
@@ -20,10 +21,12 @@ from kshipra.limits import OWN, Limits, check_plan
 from kshipra.modes import mode_named
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, RECIPES, recipe_named
 from kshipra.types import (
+    Batching,
     DeviceChoice,
     Ended,
     Failed,
     Finished,
+    Kept,
     Loading,
     Message,
     ModelChoice,
@@ -91,7 +94,8 @@ class LocalBackend:
         self.lobby = Lobby(self._changed, lambda: bool(self._waiting) or isinstance(self._current, LocalRun))
         self._live = Live(self.lobby)
         self._loaded: tuple[ModelChoice, Engine] | None = None
-        self._variants: dict[tuple[str, str, str], Engine] = {}  # of what is loaded, as a recipe asks for it
+        self._variants: dict[Asked, Engine] = {}  # of what is loaded, as a recipe asks for it
+        self._kept = KeptTexts()  # by those variants
         self._model: Ready | Loading | Failed | None = None
         self._thread = threading.Thread(target=self._work, name="kshipra-engine", daemon=True)
         self._thread.start()
@@ -118,6 +122,12 @@ class LocalBackend:
             return {}
         return {recipe.key: decode.NO_COMPILER for recipe in RECIPES if recipe.execution == "compiled"}
 
+    def kept(self) -> Kept:
+        return self._kept.told()
+
+    def forget(self) -> None:
+        self._kept.forget()
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
@@ -128,6 +138,7 @@ class LocalBackend:
         self._thread.join()
         self._loaded = None
         self._variants.clear()
+        self.forget()
 
     def withdraw(self, run: LocalRun) -> None:
         """End `run` at once if it is still waiting; one that works is told through its flag."""
@@ -188,7 +199,8 @@ class LocalBackend:
 
     def _serve(self, run: LocalRun, plan: Plan, engine: Engine) -> None:
         """Every recipe on the same requests, so with the same seeds, one after another."""
-        requests = engine.requests(plan.prompts, plan.params, chat=plan.chat)
+        requests = engine.requests(plan.prompts, plan.each, chat=plan.chat)
+        texts = self._kept.for_plan(plan)
         engines: dict[str, Engine] = {}
         results: dict[str, RunResult] = {}
         for key in plan.recipes:
@@ -198,18 +210,21 @@ class LocalBackend:
                 recipe = recipe_named(key)
                 mode_named(recipe.mode).check(requests)  # before an engine is made for nothing
                 own = self._variant(run, recipe, engine)
-                own.check(requests, mode_named(recipe.mode))
+                options = how(plan, recipe, texts)
+                own.check(requests, mode_named(recipe.mode), options["batching"])
             except Stopped:
                 raise
             except KshipraError as error:  # it cannot be had here, which costs the other recipes nothing
                 run.tell(Failed(self._sentence(error), key, unavailable=True))
                 continue
-            result = None if run.stopped() else self._recipe(run, key, requests, own)
+            result = None if run.stopped() else self._recipe(run, recipe, requests, own, options)
             if result is None:
                 return
             engines[key], results[key] = own, result
+            texts.leave(recipe, options["prefixes"])
         if results and not run.stopped():
-            self._review(run, requests, results, engines)
+            again = {key: how(plan, recipe_named(key), texts) for key in results}
+            self._review(run, requests, results, engines, again)
 
     def _variant(self, run: LocalRun, recipe: Recipe, engine: Engine) -> Engine:
         """`engine` as `recipe` asks for it, made once and kept as long as it."""
@@ -220,7 +235,7 @@ class LocalBackend:
                 raise Stopped("The making of an engine was stopped.")
             run.tell(Loading(what, done, total))
 
-        asked = recipe.weights, recipe.execution, recipe.implementation
+        asked = asked_of(recipe)
         if asked not in self._variants:
             alike = recipe.weights, "eager", recipe.implementation  # shares what was converted for it
             made = variant(self._variants.get(alike, engine), run.choice, *asked, progress=progress)
@@ -233,28 +248,31 @@ class LocalBackend:
         requests: tuple[Request, ...],
         results: dict[str, RunResult],
         engines: dict[str, Engine],
+        options: dict[str, dict[str, Any]],
     ) -> None:
         from kshipra.engine.review import review
 
         def tell(what: str) -> None:
             run.tell(Reviewing(what))
 
-        reviewed = review(engines, requests, results, stopped=run.stopped, tell=tell)
+        reviewed = review(engines, requests, results, stopped=run.stopped, tell=tell, options=options)
         if reviewed is not None:
             run.tell(reviewed)
 
     def _recipe(
-        self, run: LocalRun, key: str, requests: tuple[Request, ...], engine: Engine
+        self,
+        run: LocalRun,
+        recipe: Recipe,
+        requests: tuple[Request, ...],
+        engine: Engine,
+        options: dict[str, Any],
     ) -> RunResult | None:
         """Run one recipe and tell of every step; None if it failed, with what there was until then told."""
-        from kshipra.engine.layout import layout_named
-
-        recipe = recipe_named(key)
-        mode, layout = recipe.mode, layout_named(recipe.fault)
+        key, mode = recipe.key, recipe.mode
         events: list[StepEvent] = []
         run.tell(Started(key, requests, engine.model.spec, engine.compile_s))
         try:
-            for event in engine.run(requests, mode=mode, stopped=run.stopped, layout=layout):
+            for event in engine.run(requests, stopped=run.stopped, **options):
                 events.append(event)
                 run.tell(Stepped(key, event))
         except Exception as error:
@@ -273,6 +291,7 @@ class LocalBackend:
             before = self._model if isinstance(self._model, Ready) else None
             self._variants.clear()  # first, so that they take no memory beside the new model
             self._live.forget_model()
+            self._kept = KeptTexts()
             try:
                 self._loaded = (run.choice, self._load(run))
             except Exception as error:
@@ -285,6 +304,7 @@ class LocalBackend:
         return engine
 
     def _load(self, run: LocalRun | Live) -> Engine:
+        from kshipra.engine.devices import free_bytes
         from kshipra.engine.runner import load_choice
 
         def progress(what: str, done: int | None, total: int | None) -> None:
@@ -294,7 +314,21 @@ class LocalBackend:
             run.tell(self._model)
 
         progress(f"Loading {run.choice.model}", None, None)
-        return load_choice(run.choice, progress=progress)
+        engine = load_choice(run.choice, progress=progress)
+        self._kept = KeptTexts(free_bytes(engine.device))
+        return engine
+
+
+def how(plan: Plan, recipe: Recipe, texts: PlanTexts) -> dict[str, Any]:
+    """What Engine.run takes for `recipe`, beside the requests and who stops it."""
+    from kshipra.engine.layout import layout_named
+
+    return {
+        "mode": recipe.mode,
+        "layout": layout_named(recipe.fault),
+        "batching": Batching(rows=plan.rows if mode_named(recipe.mode).batches else None),
+        "prefixes": texts.found_by(recipe),
+    }
 
 
 def sentence_for(error: Exception, *, public: bool = False) -> str:

@@ -45,6 +45,12 @@ class PrefixCache:
         while self.used_bytes > self.budget_bytes:
             self._texts.popitem(last=False)
 
+    def copied(self) -> PrefixCache:
+        """The same texts, to which others are added without this one's knowledge."""
+        other = PrefixCache(self.budget_bytes)
+        other._texts = self._texts.copy()
+        return other
+
     def clear(self) -> None:
         self._texts.clear()
 

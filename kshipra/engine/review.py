@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import torch
 
@@ -21,6 +22,7 @@ from kshipra.recipes import LAB_KEYS, recipe_named
 from kshipra.types import Comparison, Recipe, Request, Reviewed, RunResult, Verdict
 
 Place = tuple[int, int]  # row, position among its new tokens
+Options = Mapping[str, Any]  # of Engine.run, beside requests and mode: how a recipe shares passes, for one
 
 
 def review(
@@ -30,16 +32,17 @@ def review(
     *,
     stopped: Callable[[], bool],
     tell: Callable[[str], None],
+    options: Mapping[str, Options] | None = None,
 ) -> Reviewed | None:
-    """All that is found out about `results`, by recipe key as `engines` are that ran them; None where it was
-    stopped. `tell` hears what takes long."""
+    """All that is found out about `results`, by recipe key as `engines` are that ran them and the `options`
+    that they ran with; None where it was stopped. `tell` hears what takes long."""
     ways = {key: (recipe_named(key), result) for key, result in results.items()}
     checks = {
         key: run_checks(engines[key].model, layout_named(recipe.fault), engines[key].device)
         for key, (recipe, _) in ways.items()
         if key in LAB_KEYS
     }
-    comparisons = compare(engines, requests, ways, stopped=stopped, tell=tell)
+    comparisons = compare(engines, requests, ways, stopped=stopped, tell=tell, options=options)
     if stopped():
         return None
     engine = engines[next(iter(results))]  # one model, so one tokenizer, device and arithmetic
@@ -55,11 +58,13 @@ def compare(
     stopped: Callable[[], bool] = never,
     tell: Callable[[str], None] = lambda what: None,
     every_row: bool = False,
+    options: Mapping[str, Options] | None = None,
 ) -> tuple[Comparison, ...]:
     """Every pair of `results`, by recipe key, in their order; none where it was stopped.
 
-    `engine` ran them all, or is one a key: logits are taken again from the engine whose they are. A pair
-    has one Comparison, of the first row that parts; with `every_row` one of each row that does.
+    `engine` ran them all, or is one a key: logits are taken again from the engine whose they are, with the
+    `options` of that key. A pair has one Comparison, of the first row that parts; with `every_row` one of
+    each row that does.
     """
     engines = engine if isinstance(engine, Mapping) else dict.fromkeys(results, engine)
     pairs = list(combinations(results, 2))
@@ -75,7 +80,9 @@ def compare(
     if any(wanted.values()):
         tell("Taking the logits again where two ways part")
     logits = {
-        key: logits_at(engines[key], requests, results[key][0], places, stopped=stopped)
+        key: logits_at(
+            engines[key], requests, results[key][0], places, stopped=stopped, options=(options or {}).get(key)
+        )
         for key, places in wanted.items()
         if places
     }
@@ -95,6 +102,7 @@ def logits_at(
     places: set[Place],
     *,
     stopped: Callable[[], bool] = never,
+    options: Options | None = None,
 ) -> dict[Place, torch.Tensor]:
     """The logits (V) from which `recipe` took its token at each of `places`, by running it again so far."""
     found: dict[Place, torch.Tensor] = {}
@@ -106,8 +114,8 @@ def logits_at(
     def enough() -> bool:
         return stopped() or len(found) == len(places)
 
-    layout = layout_named(recipe.fault)
-    for _ in engine.run(requests, mode=recipe.mode, stopped=enough, layout=layout, observe=observe):
+    asked = {"mode": recipe.mode, "layout": layout_named(recipe.fault), **(options or {})}
+    for _ in engine.run(requests, stopped=enough, observe=observe, **asked):
         pass
     return found
 

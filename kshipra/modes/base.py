@@ -24,6 +24,8 @@ class Mode:
     `check` raises InputError, with what to do, for requests that the mode cannot serve. A mode that has an
     `implementation` of its own drives that kind of model past `job.step`; one that `drafts` needs an engine
     with a second model that guesses.
+    `caches`: it keeps keys and values, so that those of earlier prompts can be reused. `guesses`: it checks
+    guesses of several tokens.
     """
 
     name: str
@@ -34,3 +36,10 @@ class Mode:
     implementation: str = "auto"
     rows: int | None = 1
     drafts: bool = False
+    caches: bool = True
+    guesses: bool = False
+
+    @property
+    def batches(self) -> bool:
+        """Whether rows share passes, as many as `Batching.rows` says."""
+        return self.rows != 1

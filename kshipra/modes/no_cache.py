@@ -24,4 +24,5 @@ MODE = Mode(
     "No cache",
     "One prompt after another; each new token runs the whole text through the model again.",
     no_cache,
+    caches=False,
 )

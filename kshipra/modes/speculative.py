@@ -69,6 +69,7 @@ MODE = Mode(
     "Prompt lookup",
     "What followed the same words before is guessed to follow again, and one pass checks several guesses.",
     speculative,
+    guesses=True,
 )
 DRAFT_MODEL = Mode(
     "draft_model",

@@ -1,4 +1,4 @@
-"""Static batch: all prompts in one left-padded tensor, so that a step reads the weights once for all rows."""
+"""Static batch: several prompts in one left-padded tensor, so that a step reads the weights once for all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def static_batch(job: Job) -> Generator[StepEvent, None, None]:
 MODE = Mode(
     "static_batch",
     "Batched",
-    "All prompts at once, padded on the left to one length; a step reads the weights once for every row.",
+    "Several prompts at once, padded on the left to one length; a step reads the weights once for all rows.",
     static_batch,
     rows=None,
 )

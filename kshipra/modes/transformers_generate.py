@@ -43,4 +43,5 @@ MODE = Mode(
     transformers_generate,
     check,
     implementation="transformers",
+    caches=False,  # the cache is that library's own
 )

@@ -11,7 +11,7 @@ from kshipra.backends.base import Backend
 from kshipra.types import ModelChoice
 from kshipra.ui import parts, words
 from kshipra.ui.endpoint import compare_endpoint
-from kshipra.ui.fields import ASSETS, lab, rail
+from kshipra.ui.fields import ASSETS, lab, preset_script, rail
 from kshipra.ui.form import Form
 from kshipra.ui.handlers import link_opener, model_watcher, run_handler
 from kshipra.ui.lab import planting
@@ -21,7 +21,7 @@ from kshipra.ui.live import wire_live
 from kshipra.ui.sessions import Sessions
 from kshipra.ui.shelf import open_results
 from kshipra.ui.theme import theme
-from kshipra.ui.view import model_text
+from kshipra.ui.view import kept_text, model_text
 
 # Gradio's own on Windows; its 1 ms elsewhere wakes a thousand times a second, 5 % of a core.
 QUEUE_POLL_S = 0.05
@@ -42,7 +42,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         with gr.Row(elem_id="bench"):
             with gr.Column(elem_id="rail", scale=0, min_width=300):
                 parts.rail_toggle()
-                fields = rail(choice, devices, backend.unavailable(), backend.limits)
+                fields, kept, clear = rail(choice, devices, backend.unavailable(), backend.limits)
                 bug, sentence, plant = lab()
                 link = gr.Button(words.LINK["label"], size="sm", elem_id="copy-link")
             with gr.Column(elem_id="main", scale=1, min_width=300):
@@ -57,6 +57,13 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
 
         def stop_run(request: gr.Request) -> None:
             sessions.stop(str(request.session_hash))
+
+        def tell_kept() -> str:
+            return kept_text(backend.kept())
+
+        def forget_kept() -> str:
+            backend.forget()
+            return tell_kept()
 
         handler = run_handler(backend, choice, sessions)
         for button, start, inputs in (
@@ -75,8 +82,12 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
             )
             for event in (running.then, running.failure):  # `then` alone is silent after an error
                 event(None, js=_SETTLED)
+            running.then(tell_kept, outputs=kept, show_progress="hidden", api_visibility="private")
         bug.change(None, bug, sentence, js="(key) => key")
         fields[1].change(None, fields[1], js=_SHOW_RECIPES)
+        fields[0].select(None, fields[:2], fields[1], js=preset_script(), api_visibility="private")
+        clear.click(forget_kept, outputs=kept, show_progress="hidden", api_visibility="private")
+        page.load(tell_kept, outputs=kept, show_progress="hidden", api_visibility="private")
         stop.click(stop_run, queue=False, show_progress="hidden", api_visibility="private")
         page.load(
             model_watcher(backend),

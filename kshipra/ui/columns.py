@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from kshipra.metrics import latency, rate
+from kshipra.modes import mode_named
 from kshipra.types import Recipe, Request, StepEvent
-from kshipra.ui import show
+from kshipra.ui import show, words
 
 WINDOW = 8  # passes of the throughput chart's rolling rate
 MAX_POINTS = 500  # a way's chart points, about
@@ -16,6 +19,16 @@ MAX_POINTS = 500  # a way's chart points, about
 
 def _short(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def _rows(passes: list[StepEvent]) -> list[float | None]:
+    """Rows that took part in decode `passes`, and those that were computed; None where there is none."""
+    decode = [event for event in passes if event.phase == "decode" and event.processed_tokens]
+    if not decode:
+        return [None, None]
+    running = sum(len(event.rows) for event in decode) / len(decode)
+    real = sum(event.processed_tokens for event in decode)
+    return [_short(running), _short(running * (1 + sum(event.pad_tokens for event in decode) / real))]
 
 
 @dataclass
@@ -27,11 +40,14 @@ class Column:
     passes: int = 0
     new_tokens: int = 0
     ttft_s: float | None = None
+    reused_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     last: StepEvent | None = None
     _started_rows: set[int] = field(default_factory=set)
     _decode_s: list[float] = field(default_factory=list)
     _window: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
-    _texts: dict[int, list[str]] = field(default_factory=dict)
+    _texts: dict[int, list[tuple[bool, str]]] = field(default_factory=dict)  # a guess or not, text
     _points: list[list[Any]] = field(default_factory=list)
     _group: list[StepEvent] = field(default_factory=list)
     _stride: int = 0
@@ -44,11 +60,15 @@ class Column:
         self._window.append((event.at_s, len(event.new_tokens)))
         if event.phase == "decode":
             self._decode_s.append(event.elapsed_s)
+        self.reused_tokens += event.reused_tokens
+        self.drafted_tokens += event.drafted_tokens
+        own = {token.row: token for token in event.new_tokens}  # the last of each row, which is no guess
+        self.accepted_tokens += len(event.new_tokens) - len(own)
         for token in event.new_tokens:
             self._started_rows.add(token.row)
             self.ttft_s = event.at_s if self.ttft_s is None else self.ttft_s
             if token.text:
-                self._texts.setdefault(token.row, []).append(token.text)
+                self._texts.setdefault(token.row, []).append((token is not own[token.row], token.text))
         self._add_point(event)
 
     def _add_point(self, event: StepEvent) -> None:
@@ -75,6 +95,7 @@ class Column:
                 round(end.resident_bytes / show.MIB, 2),
                 round(end.kv_bytes / show.MIB, 3),
                 int(any(event.phase == "prefill" for event in self._group)),
+                *_rows(self._group),
             ]
         )
         self._group = []
@@ -104,11 +125,25 @@ class Column:
             show.count(self.passes),
             show.size(self.last.kv_bytes if self.last else None),
             show.size(self.last.peak_extra_bytes if self.last else None),
+            show.count(self.reused_tokens),
+            show.part(self.accepted_tokens, self.drafted_tokens),
+            show.percent(self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None),
+            show.digits(rate(self.new_tokens, self.passes)),
         ]
 
-    def take_texts(self) -> list[tuple[int, str]]:
+    def more_figures(self, *, reuse: bool) -> list[str]:
+        """Which of `words.MORE_FIGURES` have a meaning for this way."""
+        mode = mode_named(self.recipe.mode)
+        return [*words.REUSE_FIGURES * (reuse and mode.caches), *words.GUESS_FIGURES * mode.guesses]
+
+    def take_texts(self) -> list[tuple[int, str, bool]]:
+        """Row, text, and whether it was guessed, in order."""
         texts, self._texts = self._texts, {}
-        return [(row, "".join(pieces)) for row, pieces in texts.items()]
+        return [
+            (row, "".join(text for _, text in pieces), guessed)
+            for row, all_pieces in texts.items()
+            for guessed, pieces in groupby(all_pieces, key=itemgetter(0))
+        ]
 
     def take_points(self, *, final: bool = False) -> list[list[Any]]:
         """The points since the last call; a final call includes the last pass, whatever the stride."""

@@ -16,7 +16,7 @@ from kshipra.errors import KshipraError
 from kshipra.recipes import USUAL_KEYS
 from kshipra.types import Ended, Failed, ModelChoice
 from kshipra.ui import words
-from kshipra.ui.form import Form, in_order, plan_of
+from kshipra.ui.form import Form, in_order, plan_of, with_limits
 from kshipra.ui.record import Recording
 
 POLL_S = 0.1
@@ -42,6 +42,9 @@ def compare_endpoint(
         model: str = choice.model,
         device: str = choice.device,
         dtype: str = choice.dtype,
+        limits: list[int] = [],  # noqa: B006
+        rows: int | None = None,
+        reuse: bool = False,
     ) -> dict[str, Any]:
         """Complete prompts with one language model in several ways of generating, measure each, and compare.
 
@@ -51,8 +54,9 @@ def compare_endpoint(
 
         Args:
             prompts: From 1 to 16 texts that the model goes on from.
-            ways: Ways of generating: no_cache, kv_cache, static_batch, compiled, int8, compiled_int8,
-                compiled_bf16. One that cannot run on this machine or model is named in summary.verdict.
+            ways: Ways of generating: no_cache, kv_cache, static_batch, continuous, speculative, compiled,
+                int8, compiled_int8, compiled_bf16. One that cannot run on this machine or model is named in
+                summary.verdict.
             max_new_tokens: Most new tokens a prompt, from 0 to 2048.
             temperature: 0 is greedy.
             top_k: 0 is off.
@@ -63,17 +67,20 @@ def compare_endpoint(
             model: A catalogue name, a Hub id, a folder or a .gguf file.
             device: auto, cpu, cuda or mps.
             dtype: auto, float32, bfloat16 or float16.
+            limits: Most new tokens of each prompt, one a prompt; empty takes max_new_tokens for all.
+            rows: Most prompts in one pass, for static_batch and continuous; none leaves it to each.
+            reuse: Whether ways that cache go on from what earlier calls have read. False runs cold.
 
         Returns:
             The document of the run. Its main parts: ways[i].result (end_to_end_tok_per_s, decode_tok_per_s,
             ttft_s, step_latency_s, peak_extra_bytes, rows[j].text, steps), comparisons, summary.
         """
         how = "chat" if chat else "raw"
-        form = Form(
-            prompts, ways, model, device, dtype, how, max_new_tokens, temperature, top_k, top_p,
-            repetition_penalty, seed,
-        )  # fmt: skip
         try:
+            form = Form(
+                with_limits(prompts, limits), ways, model, device, dtype, how, max_new_tokens, temperature,
+                top_k, top_p, repetition_penalty, seed, rows, reuse,
+            )  # fmt: skip
             return await _document(backend, form, choice)
         except KshipraError as error:
             raise gr.Error(str(error), print_exception=False) from error

@@ -16,6 +16,7 @@ from kshipra.types import DTYPES, DeviceChoice, ModelChoice
 from kshipra.ui import show, words
 
 ASSETS = Path(__file__).parents[2] / "assets"
+ROWS = 4  # at once: so few that some of a ragged list of prompts have to wait
 
 
 def script(*names: str) -> str:
@@ -36,15 +37,29 @@ def own(elem_id: str, frame: str, *scripts: str, value: Any = "", **page: Any) -
     )
 
 
+def presets() -> list[dict[str, Any]]:
+    """name, prompts as a form has them, and `ways`, the recipes that they are about, where they are."""
+    return json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
+
+
+def preset_script() -> str:
+    """What picking a preset ticks: (prompts, recipes) -> recipes."""
+    ways = json.dumps([[preset["prompts"], preset["ways"]] for preset in presets() if "ways" in preset])
+    return (
+        "(prompts, recipes) => "
+        f"[{ways}.find(([own]) => JSON.stringify(own) === JSON.stringify(prompts))?.[1] ?? recipes]"
+    )
+
+
 def _prompts(most: int) -> gr.HTML:
-    presets = json.loads((ASSETS / "presets.json").read_text(encoding="utf-8"))
+    known = presets()
     return own(
         "prompts",
         "<div class='k-prompts'></div>",
         "prompts",
-        value=presets[0]["prompts"],
+        value=known[0]["prompts"],
         words=words.PROMPTS,
-        presets=presets,
+        presets=known,
         most=most,
     )
 
@@ -76,8 +91,9 @@ def _ways_info(unavailable: dict[str, str]) -> str | None:
 
 def rail(
     choice: ModelChoice, devices: tuple[DeviceChoice, ...], unavailable: dict[str, str], limits: Limits
-) -> list[Component]:
-    """Build the rail in the current context."""
+) -> tuple[list[Component], gr.HTML, gr.Button]:
+    """Build the rail in the current context: what Run posts, what is said of kept texts, the button that
+    drops them."""
     prompts = _prompts(limits.prompts)
     recipes = gr.CheckboxGroup(
         [(f"{recipe.letter} {recipe.label}", recipe.key) for recipe in RECIPES],
@@ -95,9 +111,10 @@ def rail(
         elem_id="model",
     )
     device = _device(devices, choice.device)
+    dtype = gr.Dropdown(["auto", *DTYPES], value=choice.dtype, label="Precision", elem_id="dtype")
     with gr.Row(elem_classes="k-pair"):
-        most = gr.Number(24, label="Max new tokens", elem_id="max-new-tokens")
-        dtype = gr.Dropdown(["auto", *DTYPES], value=choice.dtype, label="Precision", elem_id="dtype")
+        most = gr.Number(24, label="Max new tokens", info=words.MOST["info"], elem_id="max-new-tokens")
+        rows = gr.Number(ROWS, label=words.ROWS["label"], info=words.ROWS["info"], elem_id="rows")
     chat = gr.Radio(
         [("raw text", "raw"), ("chat template", "chat")],
         value="raw",
@@ -116,7 +133,14 @@ def rail(
         penalty = gr.Number(
             1, step=0.05, label="Repetition penalty", info="1 is off", elem_id="repetition-penalty"
         )
-    return [prompts, recipes, model, device, dtype, chat, most, temperature, top_k, top_p, penalty, seed]
+    with gr.Accordion(words.REUSE["title"], open=False, elem_id="reuse-part"):
+        reuse = gr.Checkbox(False, label=words.REUSE["label"], info=words.REUSE["info"], elem_id="reuse")
+        with gr.Row(elem_classes="k-kept"):
+            kept = gr.HTML(words.REUSE["nothing"], elem_id="kept", apply_default_css=False)
+            clear = gr.Button(words.REUSE["clear"], size="sm", elem_id="clear-kept")
+    sampling = [temperature, top_k, top_p, penalty, seed]
+    fields = [prompts, recipes, model, device, dtype, chat, most, *sampling, rows, reuse]
+    return fields, kept, clear
 
 
 def lab() -> tuple[gr.Radio, gr.HTML, gr.Button]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from kshipra.types import ModelChoice, Plan, SamplingParams
 
 @dataclass(frozen=True)
 class Form:
-    """The fields in the order in which the page posts them."""
+    """The fields in the order in which the page posts them. A prompt is a text, or a text with its own limit
+    of new tokens."""
 
     prompts: Any
     recipes: Any
@@ -28,12 +30,35 @@ class Form:
     top_p: Any
     repetition_penalty: Any
     seed: Any
+    rows: Any = None
+    reuse: Any = False
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
         raise InputError(f"{name} must be a list of texts.")
     return tuple(clean_text(item) for item in value)
+
+
+def _prompts(value: Any, most: int) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
+    """Texts, and their limits of new tokens: none where no text has one of its own."""
+    pairs = value if isinstance(value, (list, tuple)) else [None]
+    pairs = [item if isinstance(item, (list, tuple)) else (item, None) for item in pairs]
+    if not all(len(pair) == 2 for pair in pairs):
+        raise InputError("Prompts must be a list of texts.")
+    limits = tuple(
+        None if limit is None else _whole(f"Limit of prompt {number}", limit, f"from 0 to {most:,}")
+        for number, (_, limit) in enumerate(pairs, start=1)
+    )
+    has_own = any(limit is not None for limit in limits)
+    return _texts("Prompts", [text for text, _ in pairs]), limits if has_own else ()
+
+
+def with_limits(prompts: Sequence[str], limits: Sequence[int | None]) -> Sequence[Any]:
+    """`prompts` as a form has them; no `limits` are those of the form for all."""
+    if limits and len(limits) != len(prompts):
+        raise InputError(f"Limits: give one a prompt or none, not {len(limits)}.")
+    return [list(pair) for pair in zip(prompts, limits, strict=True)] if limits else prompts
 
 
 def _whole(name: str, value: Any, range_text: str) -> int:
@@ -81,5 +106,15 @@ def plan_of(form: Form, default: ModelChoice, limits: Limits = OWN) -> Plan:
         device=str(form.device),
         dtype=str(form.dtype),
     )
-    prompts, recipes = _texts("Prompts", form.prompts), _texts("Ways to compare", form.recipes)
-    return Plan(choice, prompts, recipes, params, chat=form.chat == "chat")
+    prompts, own_limits = _prompts(form.prompts, limits.new_tokens)
+    rows = None if form.rows is None else _whole("Rows at once", form.rows, f"from 1 to {limits.prompts}")
+    return Plan(
+        choice,
+        prompts,
+        _texts("Ways to compare", form.recipes),
+        params,
+        chat=form.chat == "chat",
+        limits=own_limits,
+        rows=rows,
+        reuse=form.reuse is True,
+    )

@@ -80,7 +80,8 @@ def run_handler(
         sessions.begin(session, run)
         text = ""
         try:
-            view = RunView(run_id, tuple(map(recipe_named, plan.recipes)), plan.prompts)
+            ways = tuple(map(recipe_named, plan.recipes))
+            view = RunView(run_id, ways, plan.prompts, ragged=plan.ragged, reuse=plan.reuse)
             for text, record in watch(run, view, Recording(plan)):
                 yield text, record
         except Exception:

@@ -18,10 +18,10 @@ Handler = Callable[..., Iterator[tuple[str, str]]]  # (request, *fields) -> (the
 
 
 def with_bug(form: Form, key: Any) -> Form:
-    """`form` with the ways of that bug, healthy and broken; InputError for one there is not."""
+    """`form` with the ways of that bug, healthy and broken, both cold; InputError for one there is not."""
     for bug in BUGS:
         if bug.key == key:
-            return replace(form, recipes=[bug.healthy.key, bug.broken.key])
+            return replace(form, recipes=[bug.healthy.key, bug.broken.key], reuse=False)
     raise InputError(f"Bug lab: {key!r:.40} is not one of {', '.join(bug.key for bug in BUGS)}.")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Protocol
 
 from kshipra.errors import InputError
@@ -15,12 +15,13 @@ from kshipra.limits import OWN, Limits, check_plan
 from kshipra.recipes import RECIPE_KEYS
 from kshipra.types import DTYPES, ModelChoice
 from kshipra.ui.fields import script
-from kshipra.ui.form import Form, in_order, plan_of
+from kshipra.ui.form import Form, in_order, plan_of, with_limits
 
 MAX_CHARS = 8_000  # of a whole address, as browsers, proxies and chat programs take it
 NAMES = tuple(field.name for field in fields(Form))
 SEVERAL = ("prompts", "recipes")  # these come once a value
-NUMBERS = ("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty")
+LIMITS = "limits"  # of the prompts, once each, where one has its own
+NUMBERS = ("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "rows")
 
 
 class Query(Protocol):
@@ -33,7 +34,7 @@ class Query(Protocol):
 
 def copy_script(words: dict[str, str]) -> str:
     """The script of "Copy link": takes the fields in the order of Form."""
-    settings = {"names": NAMES, "several": SEVERAL, "most": MAX_CHARS, "words": words}
+    settings = {"names": NAMES, "several": SEVERAL, "limits": LIMITS, "most": MAX_CHARS, "words": words}
     return f"(...values) => {{ const settings = {json.dumps(settings)};\n{script('links')}\n}}"
 
 
@@ -54,11 +55,16 @@ def form_of(
     for name in NAMES:
         if name not in SEVERAL and (text := query.get(name)) is not None:
             said[name] = _number(name, text) if name in NUMBERS else text
+    if "reuse" in said:
+        said["reuse"] = said["reuse"] == "true"
     if not said:
         return None
     if sum(len(text) for texts in (said.get(name, ()) for name in SEVERAL) for text in texts) > MAX_CHARS:
         raise InputError(f"a link holds at most {MAX_CHARS:,} characters.")
-    form = Form(**{**vars(first), **said})
+    if limits := query.getlist(LIMITS):
+        each = [_number(LIMITS, limit) if limit else None for limit in limits]
+        said["prompts"] = with_limits(said.get("prompts", []), each)
+    form = replace(first, **said)
     for name, known in (
         ("device", ("auto", *devices)),
         ("dtype", ("auto", *DTYPES)),
@@ -68,4 +74,5 @@ def form_of(
             raise InputError(f"{name} must be one of {', '.join(known)}, not {getattr(form, name)!r:.40}.")
     plan = in_order(plan_of(form, choice, limits))
     check_plan(plan, RECIPE_KEYS, limits=limits)
-    return Form(**{**vars(form), "prompts": list(plan.prompts), "recipes": list(plan.recipes)})
+    prompts, recipes = with_limits(plan.prompts, plan.limits), plan.recipes
+    return replace(form, prompts=list(prompts), recipes=list(recipes))

@@ -24,6 +24,7 @@ STUDY_SCRIPTS = (
 )  # fmt: skip
 EXPERIMENTS_SCRIPTS = ("dom", "picker", "record", "plotly", "plots", "findings", "experiments")
 LIVE_SCRIPTS = ("dom", "record", "live_chart", "live_turns", "live")
+SUMMARY_ORDER = [[label for label, _ in words.SUMMARY[1:]].index(label) for label in words.SUMMARY_SHOWN]
 CHARTS = [dict(zip(("key", "label", "note", "definition"), chart, strict=True)) for chart in words.CHARTS]
 
 
@@ -59,13 +60,23 @@ def stage() -> gr.HTML:
         *STAGE_SCRIPTS,
         words=words.PAGE,
         recipes=[
-            {"key": r.key, "letter": r.letter, "label": r.label, "sentence": r.sentence}
-            for r in (*RECIPES, *LAB_RECIPES)
+            {
+                "key": recipe.key,
+                "letter": recipe.letter,
+                "label": recipe.label,
+                "sentence": recipe.sentence,
+                "why": words.WHY.get(recipe.key, ""),
+            }
+            for recipe in (*RECIPES, *LAB_RECIPES)
         ],
         picked=list(USUAL_KEYS),
-        figures=[dict(zip(("key", "label", "definition"), figure, strict=True)) for figure in words.FIGURES],
+        figures=[
+            {"key": key, "label": label, "definition": definition, "more": key in words.MORE_FIGURES}
+            for key, label, definition in words.FIGURES
+        ],
         charts=CHARTS,
         summary=[{"label": label, "definition": text} for label, text in words.SUMMARY],
+        summary_order=SUMMARY_ORDER,
         plotly=_plotly_address(),
     )
 
@@ -80,6 +91,7 @@ def study() -> gr.HTML:
         recorded=recorded.runs(),
         charts=CHARTS,
         summary_heads=[label for label, _ in words.SUMMARY],
+        summary_order=SUMMARY_ORDER,
         report_css=(ASSETS / "report.css").read_text(encoding="utf-8"),
     )
 

@@ -3,8 +3,10 @@ torch."""
 
 from __future__ import annotations
 
+from kshipra import metrics
 from kshipra.predict import Prediction
-from kshipra.ui import show
+from kshipra.types import RunResult
+from kshipra.ui import show, words
 
 
 def _of_the_measured(prediction: Prediction) -> str:
@@ -20,8 +22,16 @@ def _of_the_measured(prediction: Prediction) -> str:
     )
 
 
-def sentence(prediction: Prediction) -> str:
-    """What bounds the run, for a student, with the figures that it follows from."""
+def sentence(prediction: Prediction, result: RunResult | None = None) -> str:
+    """What bounds the run, for a student, with the figures that it follows from; and why a token may take
+    less than a pass, where guesses of `result` came true."""
+    if result is None or not result.accepted_tokens:
+        return _bound(prediction)
+    tokens = show.digits(metrics.tokens_per_pass(result))
+    return f"{_bound(prediction)} {words.PREDICTION['guessed'].format(tokens=tokens)}"
+
+
+def _bound(prediction: Prediction) -> str:
     roofline = prediction.roofline
     if prediction.bound is None:
         return "There was no decode pass to hold a prediction against: ask for at least two new tokens."

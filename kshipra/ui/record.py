@@ -146,7 +146,7 @@ class Recording:
         if self._review.roofline is None or self._ready is None:
             return None
         found = predict(self._spec(key), self._requests[key], result, self._review.roofline)
-        return {**plain(found), "sentence": predicted.sentence(found)}
+        return {**plain(found), "sentence": predicted.sentence(found, result)}
 
     def _spec(self, key: str) -> ModelSpec:
         """The model as the engine of that way had it; the loaded one where nothing else was said."""

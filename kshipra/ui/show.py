@@ -64,6 +64,11 @@ def percent(value: float | None) -> str:
     return DASH if value is None else f"{digits(value * 100)} %"
 
 
+def part(amount: int, whole: int) -> str:
+    """12 of 40; a dash where there is no whole."""
+    return f"{amount:,} of {whole:,}" if whole else DASH
+
+
 def listing(items: list[str]) -> str:
     """A, B and C."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kshipra import metrics
 from kshipra.metrics import first_difference, speed_up
-from kshipra.modes import kv_cache
+from kshipra.modes import kv_cache, mode_named
 from kshipra.recipes import recipe_named
 from kshipra.types import Failed, Recipe, RunResult
 from kshipra.ui import show, words
@@ -47,14 +48,25 @@ def _cells(result: RunResult, gain: str) -> list[str]:
         show.size(result.kv_bytes),
         show.size(result.kv_held_bytes),
         show.seconds(result.wall_s if result.steps else None),
+        show.seconds(result.largest_gap_s),
+        show.percent(metrics.padding(result)),
+        show.digits(metrics.tokens_per_pass(result)),
+        show.part(result.accepted_tokens, result.drafted_tokens),
+        _reused(result),
     ]
+
+
+def _reused(result: RunResult) -> str:
+    prompt_tokens = sum(row.prompt_tokens for row in result.rows)
+    return show.part(result.reused_tokens, prompt_tokens) if result.reused_tokens else show.DASH
 
 
 def _second_reference(whole: list[Outcome], place: int) -> Outcome:
     """What a way is told against beside the first: the first of its own mode, which it is another engine of,
-    or of the cached mode, which a peer does its own way; else the one before it."""
+    or of the cached mode, which a peer does its own way and guesses make better; else the one before it."""
     recipe = whole[place].recipe
-    mode = recipe.mode if recipe.implementation == "auto" else kv_cache.MODE.name
+    own = recipe.implementation == "auto" and not mode_named(recipe.mode).guesses
+    mode = recipe.mode if own else kv_cache.MODE.name
     return next((other for other in whole[:place] if other.recipe.mode == mode), whole[place - 1])
 
 

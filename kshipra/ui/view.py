@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from kshipra.costs import kv_bytes_per_token
+from kshipra.modes import mode_named
 from kshipra.types import (
     Ended,
     Failed,
     Finished,
+    Kept,
     Loading,
     Message,
     Queued,
@@ -67,6 +69,16 @@ def compiled_text(compile_s: float) -> str:
     return words.COMPILED.format(time=show.seconds(compile_s)) if compile_s else words.COMPILED_BEFORE
 
 
+def kept_text(kept: Kept) -> str:
+    said = words.REUSE
+    if not kept.texts:
+        return said["nothing"]
+    texts = said["text"] if kept.texts == 1 else said["texts"].format(n=kept.texts)
+    return said["kept"].format(
+        texts=texts, used=show.size(kept.used_bytes), budget=show.size(kept.budget_bytes)
+    )
+
+
 def shown_prompt(prompt: str) -> str:
     """`prompt` as the columns repeat it: the middle of a very long one is left out, and that is said."""
     left_out = len(prompt) - SHOWN_PROMPT_CHARS
@@ -84,13 +96,21 @@ def refusal(run_id: str, sentence: str) -> str:
 class RunView:
     """Lines, one kind each: run (id, facts), status (state, text), model (text), state (way, word, text),
     note (way, sentence: what else is known of it), why (way, sentence: it cannot run here),
-    t (way, row, text), end (way, row, reason), f (way, figures),
+    t (way, row, text, and 1 where it was guessed), end (way, row, reason), f (way, figures),
     p (way, points), summary (dict), over ().
-    A way is its place among the run's recipes.
+    A way is its place among the run's recipes. `ragged` and `reuse` are the plan's.
     """
 
-    def __init__(self, run_id: str, recipes: tuple[Recipe, ...], prompts: tuple[str, ...]) -> None:
-        self.ended = False
+    def __init__(
+        self,
+        run_id: str,
+        recipes: tuple[Recipe, ...],
+        prompts: tuple[str, ...],
+        *,
+        ragged: bool = False,
+        reuse: bool = False,
+    ) -> None:
+        self.ended, self._reuse = False, reuse
         self._columns = [Column(recipe) for recipe in recipes]
         self._places = {recipe.key: place for place, recipe in enumerate(recipes)}
         self._outcomes: list[Outcome] = []
@@ -102,7 +122,12 @@ class RunView:
         self._text_at = self._charts_at = float("-inf")
         self._dirty: set[int] = set()  # ways with figures or points that were not told
         self._closed: set[int] = set()  # those whose last points may go
-        facts = {"recipes": [recipe.key for recipe in recipes], "prompts": [shown_prompt(p) for p in prompts]}
+        facts = {
+            "recipes": [recipe.key for recipe in recipes],
+            "prompts": [shown_prompt(p) for p in prompts],
+            "figures": [column.more_figures(reuse=reuse) for column in self._columns],
+            "ragged": ragged,
+        }
         self._out = [line("run", run_id, facts), line("status", "queued", words.PAGE["starting"])]
 
     def add(self, messages: Iterable[Message]) -> None:
@@ -134,9 +159,8 @@ class RunView:
         self._out.append(line(*parts))
 
     def _tell_texts(self, now_s: float) -> None:
-        for place, column in enumerate(self._columns):
-            for row, text in column.take_texts():
-                self._tell("t", place, row, text)
+        for place in range(len(self._columns)):
+            if self._tell_texts_of(place):
                 self._text_at = now_s
 
     def _tell_charts(self, now_s: float) -> None:
@@ -177,6 +201,8 @@ class RunView:
         self._columns[place].requests = message.requests
         if message.compile_s is not None:
             self._tell("note", place, compiled_text(message.compile_s))
+        if self._reuse and not mode_named(self._columns[place].recipe.mode).caches:
+            self._tell("note", place, words.REUSE["none"])
         self._phase(place, "prefill")
         for later in range(place + 1, len(self._columns)):
             before = self._columns[later - 1].recipe.letter
@@ -260,9 +286,12 @@ class RunView:
         else:
             self._tell("state", place, word, word)
 
-    def _tell_texts_of(self, place: int) -> None:
-        for row, text in self._columns[place].take_texts():
-            self._tell("t", place, row, text)
+    def _tell_texts_of(self, place: int) -> bool:
+        """Whether there was any."""
+        texts = self._columns[place].take_texts()
+        for row, text, guessed in texts:
+            self._tell("t", place, row, text, *[1] * guessed)
+        return bool(texts)
 
     def _close(self, key: str, excluded: str | None) -> None:
         place = self._places[key]

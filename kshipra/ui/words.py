@@ -28,8 +28,23 @@ FIGURES: tuple[tuple[str, str, str], ...] = (
         "peak extra",
         "Highest memory so far above the baseline, which is taken after one warm-up pass.",
     ),
+    (
+        "reused",
+        "reused",
+        "Prompt tokens whose keys and values were there from earlier prompts, and which were not read again.",
+    ),
+    (
+        "accepted",
+        "accepted",
+        "Guessed tokens that are the model's own, of all that were guessed; they are underlined in the text.",
+    ),
+    ("acceptance", "acceptance", "The share of guesses that are the model's own tokens."),
+    ("per_pass", "tokens/pass", "New tokens divided by forward passes: 1 for one prompt without guesses."),
 )
+REUSE_FIGURES, GUESS_FIGURES = ("reused",), ("accepted", "acceptance", "per_pass")
+MORE_FIGURES = (*REUSE_FIGURES, *GUESS_FIGURES)  # those that not every way has
 
+# in the order of the cells that a run's document holds, so what is new comes last
 SUMMARY: tuple[tuple[str, str], ...] = (
     ("way", "A way of generating."),
     ("speed-up", "End-to-end rate divided by that of the first way that finished."),
@@ -47,7 +62,25 @@ SUMMARY: tuple[tuple[str, str], ...] = (
     ("KV used", "Most bytes of keys and values that were stored at one time."),
     ("KV held", "Bytes of the tensors that were set aside for keys and values."),
     ("wall", "Time of the whole run of this way; its clock rests while a pass that is over is looked at."),
+    ("largest gap", "The longest time that a prompt which had begun waited for its next token."),
+    (
+        "padding",
+        "Positions computed for nothing, of all that were computed: in front of shorter prompts, and rows "
+        "that had ended while others went on.",
+    ),
+    ("tokens/pass", "New tokens divided by forward passes."),
+    ("accepted", "Guessed tokens that are the model's own, of all that were guessed."),
+    (
+        "reused",
+        "Prompt tokens whose keys and values were there from earlier prompts, of all. TTFT is then not that "
+        "of a cold run.",
+    ),
 )
+
+SUMMARY_SHOWN = (  # the order of the columns
+    "speed-up", "end to end", "decode", "wall", "TTFT", "step p50", "step p99", "largest gap", "passes",
+    "tokens/pass", "accepted", "new tokens", "padding", "reused", "peak extra", "KV used", "KV held",
+)  # fmt: skip
 
 # key, title, note, definition
 CHARTS: tuple[tuple[str, str, str, str], ...] = (
@@ -69,6 +102,12 @@ CHARTS: tuple[tuple[str, str, str, str], ...] = (
         "MiB over time",
         "Above: resident memory, less what it was at the way's first pass. Below: keys and values stored.",
     ),
+    (
+        "rows",
+        "Rows",
+        "in a decode pass; shaded: ended",
+        "Rows that took part in a decode pass. Shaded: places that were computed for rows that had ended.",
+    ),
 )
 
 FINISH = {
@@ -82,6 +121,24 @@ MODEL_INFO = {
     "own": "A name from the list, a Hub id, a folder or a .gguf file.",
     "public": "A public page offers these only; run Kshipra on your own machine for any other.",
 }
+# behind "why?" in a way's column, by its key
+WHY = {
+    "no_cache": "Attention looks at keys and values of the whole text. Without a cache they are computed "
+    "again for every new token, so each step takes longer than the one before.",
+    "kv_cache": "A token's keys and values do not depend on what comes after it, so once is enough. A step "
+    "then reads all weights to compute one single token: memory sets the pace, not arithmetic.",
+    "static_batch": "A step reads the weights once, for however many rows, so further rows cost little until "
+    "arithmetic sets the pace. But a batch lasts as long as its longest row: places of rows that have ended "
+    "are computed for nothing, and prompts beyond the rows at once wait for all of them.",
+    "continuous": "When prompts or limits differ in length, a static batch empties little by little. Here "
+    "the next prompt is read as soon as a place is free. A long one is read in pieces, with a step of all "
+    "other rows after each, so that none of them waits long for its next token.",
+    "speculative": "A step reads all weights, whether it computes one token or nine: so nine can be had for "
+    "little more than one, if they are known. They are guessed, and one pass checks them all. What the model "
+    "would not have chosen itself is dropped, so the text is the same. It pays where a text repeats its "
+    "prompt or itself, and costs a little where it does not.",
+}
+
 NOT_HERE = "Not on this machine: {ways}, because {why}."  # ways that can be picked all the same
 COMPILED = "Compiled in {time}, which is in no figure here."
 COMPILED_BEFORE = "It had been compiled before."
@@ -100,6 +157,7 @@ PAGE = {
     "copied": "copied",
     "copyLabel": "Copy prompt {n} with its new text",
     "textsLabel": "Texts of {way}",
+    "why": "why?",
     "step": "step",
     "seconds": "seconds since the way started",
     "ms": "ms",
@@ -109,6 +167,9 @@ PAGE = {
     "residentColumn": "resident MiB",
     "kvColumn": "KV MiB",
     "secondsColumn": "s",
+    "rows": "rows",
+    "rowsColumn": "running",
+    "placesColumn": "computed",
     "prefillColumn": "prefill",
     "noPlotly": "The charts could not be loaded; texts and figures go on without them.",
     "details": "All figures",
@@ -122,6 +183,10 @@ PROMPTS = {
     "remove": "Remove prompt {n}",
     "label": "Prompt {n}",
     "placeholder": "Text that the model goes on from",
+    "limits": "limits",
+    "limitsLabel": "Give prompts their own limits of new tokens",
+    "limit": "Limit of new tokens of prompt {n}",
+    "most": "max",
 }
 
 LINK = {
@@ -140,6 +205,21 @@ HEADER = {
     "lightLabel": "Switch to the light theme",
     "none": "none loaded yet; Run loads it",
 }
+
+REUSE = {
+    "title": "Cache reuse",
+    "label": "Reuse the cache of earlier prompts",
+    "info": "What earlier runs have read is not read again, so their times are not those of a cold start.",
+    "kept": "Kept: {texts}, {used} of {budget}.",
+    "text": "1 text",
+    "texts": "{n} texts",
+    "nothing": "Nothing is kept yet.",
+    "clear": "Clear",
+    "none": "It keeps no cache that could be reused.",
+}
+
+MOST = {"info": "of each prompt"}
+ROWS = {"label": "Rows at once", "info": "batched; more wait"}
 
 RAIL = {"toggle": "Prompts and settings"}
 
@@ -182,7 +262,8 @@ TIMELINE: dict[str, Any] = {
     "prefill": "prefill",
     "prefillMeaning": "Forward passes that take prompt tokens for the first time; drawn taller.",
     "decode": "decode",
-    "decodeMeaning": "Forward passes that each add one new token to every prompt that takes part.",
+    "decodeMeaning": "Forward passes that each add one new token to every prompt that takes part, and more "
+    "where guesses come true.",
     "pads": "padding",
     "padsMeaning": "Positions computed for nothing: in each pass their share of what it computed, as a share "
     "of its height.",
@@ -191,6 +272,8 @@ TIMELINE: dict[str, Any] = {
     "pass": "Pass {first} of {count}: {phase}",
     "passes": "Passes {first} to {last} of {count}: {phase}",
     "details": "rows {rows} · tokens in {tokens} · new tokens {fresh} · pads {pads} · {time}",
+    "reused": "reused {n}",
+    "guessed": "guessed {n}",
     "waited": "Waiting {time} for {ways}",
     "times": "waiting {waiting} · prefill {prefill} · decode {decode}",
     "timesFirst": "prefill {prefill} · decode {decode}",
@@ -288,6 +371,8 @@ LAB = {
 }
 
 PREDICTION = {
+    "guessed": "Guesses that came true made it {tokens} new tokens a pass, so a token may take less than "
+    "reading the weights once.",
     "none": "No prediction: the run was stopped before this machine's roofline was known.",
     "table": "Prediction and measurement",
     "weights": "weights read",
@@ -325,6 +410,9 @@ SETTINGS_LINE = {
     "prompt": "{n} prompt",
     "prompts": "{n} prompts",
     "most": "up to {n} new tokens",
+    "limits": "{least} to {most} new tokens at most",
+    "rows": "{n} rows at once",
+    "reuse": "earlier prompts' cache reused",
     "greedy": "greedy",
     "drawn": "temperature {temperature}",
     "chat": "chat template",
@@ -375,7 +463,7 @@ EXPORT: dict[str, Any] = {
         "ways": "about ways of this run, each with its own name and letter",
     },
     # charts
-    **{name: PAGE[name] for name in ("step", "ms", "seconds", "rate", "resident", "kv")},
+    **{name: PAGE[name] for name in ("step", "ms", "seconds", "rate", "resident", "kv", "rows")},
     # report
     "reportTitle": "{model}: a run of Kshipra",
     "reportLine": "{machine}, {when}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -15,6 +16,7 @@ from queue import Empty, SimpleQueue
 from kshipra.errors import KshipraError
 from kshipra.limits import OWN, Limits, check_plan
 from kshipra.metrics import first_difference, fold
+from kshipra.modes import mode_named
 from kshipra.recipes import BUGS, LAB_KEYS, RECIPE_KEYS, recipe_named
 from kshipra.types import (
     Check,
@@ -23,6 +25,7 @@ from kshipra.types import (
     Ended,
     Failed,
     Finished,
+    Kept,
     Loading,
     Message,
     ModelChoice,
@@ -51,9 +54,10 @@ SPEC = ModelSpec("SmolLM2-135M-Instruct", "llama", 30, 9, 3, 64, 576, 49152, 819
 READY = Ready(spec=SPEC, device="cpu", threads=2, weight_bytes=513 * MIB, kv_bytes_per_token=46_080)
 ROOFLINE = Roofline("cpu", "float32", 2, 20e9, 200e9, "2026-01-01T00:00:00+00:00")
 PREFILL_S = {
-    "no_cache": 0.06, "kv_cache": 0.06, "static_batch": 0.15,
+    "no_cache": 0.06, "kv_cache": 0.06, "static_batch": 0.15, "continuous": 0.06, "speculative": 0.06,
     "two_at_a_time": 0.06, "transformers_generate": 0.07,
 }  # fmt: skip
+GUESSED = 3  # tokens a pass of the guessing way, of which all but the last come true
 
 PACES = {  # of engines, beside the loaded one
     ("native", "eager"): 1.0,
@@ -80,9 +84,9 @@ def requests_of(plan: Plan) -> tuple[Request, ...]:
             row,
             prompt,
             tuple(range(max(1, len(prompt) // 4))),
-            replace(plan.params, seed=plan.params.seed or 7),
+            replace(params, seed=params.seed or 7),
         )
-        for row, prompt in enumerate(plan.prompts)
+        for row, (prompt, params) in enumerate(zip(plan.prompts, plan.each, strict=True))
     )
 
 
@@ -94,20 +98,47 @@ def spec_of(recipe: str, spec: ModelSpec = SPEC) -> ModelSpec:
     return replace(spec, weights=weights, stored_bytes=spec.parameters * size, pass_weight_bytes=moved * size)
 
 
-def schedule(mode: str, requests: Sequence[Request]) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """(phase, rows, how many-th token) of every pass of that mode."""
-    groups = [tuple(r.row for r in requests)] if mode == "static_batch" else [(r.row,) for r in requests]
-    for rows in groups:
-        for step in range(max(requests[row].params.max_new_tokens for row in rows)):
-            yield ("decode" if step else "prefill"), rows, step
+# Of a pass: its phase, the places of its running rows' new tokens, and how many rows have ended.
+Pass = tuple[str, dict[int, range], int]
+
+
+def schedule(mode: str, requests: Sequence[Request], rows: int | None) -> Iterator[Pass]:
+    """The passes of that mode, with at most `rows` at once where it batches."""
+    limits = {request.row: request.params.max_new_tokens for request in requests}
+    waiting = deque(row for row, limit in limits.items() if limit)
+    batches = mode in ("static_batch", "continuous")
+    most, at_once = (rows or len(waiting) or 1) if batches else 1, GUESSED if mode == "speculative" else 1
+    had: dict[int, int] = {}
+    places: list[int] = []
+    while waiting or places:
+        joining = [waiting.popleft() for _ in range(min(len(waiting), most - len(places)))]
+        for together in [[row] for row in joining] if mode == "continuous" else [joining] * bool(joining):
+            yield "prefill", {row: range(1) for row in together}, 0
+        had |= dict.fromkeys(joining, 1)
+        places += joining
+        while running := [row for row in places if had[row] < limits[row]]:
+            new = {row: range(had[row], min(had[row] + at_once, limits[row])) for row in running}
+            yield "decode", new, len(places) - len(running)
+            had |= {row: places_of.stop for row, places_of in new.items()}
+            if mode == "continuous":
+                break
+        places = [row for row in running if had[row] < limits[row]]
 
 
 def events(
-    mode: str, requests: Sequence[Request], *, pace: float = 1.0, odd: bool = False
+    mode: str,
+    requests: Sequence[Request],
+    *,
+    pace: float = 1.0,
+    odd: bool = False,
+    at_once: int | None = None,
+    reused: int = 0,
 ) -> Iterator[StepEvent]:
-    """The steps of one way, with made-up but plausible times; `odd` changes one token."""
+    """The steps of one way, with made-up but plausible times; `odd` changes one token, and of each prompt
+    `reused` tokens were there."""
     at_s, kv = 0.0, 0
-    for index, (phase, rows, step) in enumerate(schedule(mode, requests)):
+    for index, (phase, new, ended) in enumerate(schedule(mode, requests, at_once)):
+        rows, step = tuple(new), max(places.start for places in new.values())
         length = sum(len(requests[row].prompt_ids) for row in rows) // len(rows) + step
         grows = 0.0012 * length if mode == "no_cache" else 0.0
         elapsed_s = pace * (PREFILL_S[mode] if phase == "prefill" else 0.05 + grows + 0.012 * (len(rows) - 1))
@@ -115,18 +146,18 @@ def events(
         at_s += elapsed_s
         kv = 0 if mode == "no_cache" else (length + 1) * len(rows) * READY.kv_bytes_per_token
         tokens = []
-        for row in rows:
-            params = requests[row].params
-            last = step + 1 == params.max_new_tokens
-            id_ = (row * 31 + step * 7) % len(WORDS) + (1 if odd and (row, step) == (1, 4) else 0)
+        for row, place in ((row, place) for row, places in new.items() for place in places):
+            last = place + 1 == requests[row].params.max_new_tokens
+            id_ = (row * 31 + place * 7) % len(WORDS) + (1 if odd and (row, place) == (1, 4) else 0)
             best = tuple(((id_ + n) % len(WORDS), round(-0.4 - 0.7 * n, 3)) for n in range(5))
             text, reason = WORDS[id_ % len(WORDS)], "length" if last else None
             tokens.append(NewToken(row, id_, text, reason, -0.4, best))
+        drafted = sum(map(len, new.values())) if mode == "speculative" and phase == "decode" else 0
         processed = len(rows) if phase == "decode" and mode != "no_cache" else length * len(rows)
         resident = 1012 * MIB + int(index % 5 * 0.3 * MIB) + (2 * kv if kv else length * 90_000)
         yield StepEvent(
-            index, phase, rows, tuple(tokens), processed, 0, elapsed_s, at_s, kv, kv * 2, resident,
-            resident - 1010 * MIB, "VmHWM", 10**9,
+            index, phase, rows, tuple(tokens), processed, ended, elapsed_s, at_s, kv, kv * 2, resident,
+            resident - 1010 * MIB, "VmHWM", 10**9, reused * len(rows) if phase == "prefill" else 0, drafted,
         )  # fmt: skip
 
 
@@ -207,7 +238,9 @@ class FakeRun:
             put(Started(key, requests, spec_of(key, spec)))
             odd = key == backend.odd or recipe.fault is not None
             pace = backend.pace * PACES[recipe.weights, recipe.execution]
-            for event in events(recipe.mode, requests, pace=pace, odd=odd):
+            reused = backend.reused if self.plan.reuse and mode_named(recipe.mode).caches else 0
+            shared = dict(at_once=self.plan.rows, reused=reused)
+            for event in events(recipe.mode, requests, pace=pace, odd=odd, **shared):
                 if backend.in_real_time:
                     time.sleep(event.elapsed_s)
                 self.steps += 1
@@ -223,6 +256,8 @@ class FakeRun:
                     break
             results[key] = fold(key, requests, done)
             put(Finished(key, results[key], self.stopping.is_set()))
+        if self.plan.reuse:
+            backend.texts += len(self.plan.prompts)
         if results and not self.stopping.is_set():
             put(review_of(results))
         put(Ended(self.stopping.is_set()))
@@ -233,7 +268,7 @@ class FakeBackend:
     """`pace` scales the times that steps tell, and `in_real_time` they also pass; `hold_in` names the way in
     which runs wait, HELD_AFTER passes in, for `go` or to be stopped; `odd` the way that takes another token,
     `fail_at` the step that fails, `missing` the ways that this machine cannot run, `impossible` those that
-    this model cannot."""
+    this model cannot; runs with reuse find `reused` tokens of each prompt."""
 
     limits: Limits = OWN
     pace: float = 1.0
@@ -246,6 +281,8 @@ class FakeBackend:
     refuse: str | None = None
     missing: dict[str, str] = field(default_factory=dict)
     impossible: dict[str, str] = field(default_factory=dict)
+    reused: int = 0
+    texts: int = 0  # kept
     device: threading.Lock = field(default_factory=threading.Lock)
     gate: threading.Condition = field(default_factory=threading.Condition)
     runs: list[FakeRun] = field(default_factory=list)
@@ -285,6 +322,12 @@ class FakeBackend:
 
     def unavailable(self) -> dict[str, str]:
         return self.missing
+
+    def kept(self) -> Kept:
+        return Kept(self.texts, self.texts * MIB, 256 * MIB)
+
+    def forget(self) -> None:
+        self.texts = 0
 
     def close(self) -> None:
         for run in self.runs:

@@ -340,6 +340,10 @@ DAMAGED = [
     (("settings", "prompts", ["a"] * 17), "settings.prompts must be a list"),
     (("settings", "prompts", ["a"]), "ways[0].prompt_ids must be about the prompts"),
     (("settings", "params", "stop", [1]), "settings.params.stop[0] must be a text"),
+    (("settings", "limits", ["a"]), "settings.limits[0] must be a whole number"),
+    (("settings", "limits", [1]), "settings.limits must be about the prompts"),
+    (("settings", "reuse", 1), "settings.reuse must be true or false"),
+    ((*STEP, "drafted_tokens", -1), "ways[0].result.steps[1].drafted_tokens must be a whole number"),
     (("texts", "4", 4), "texts.4 must be a text"),
     (("checks", {"no_cache": "all"}), "checks.no_cache must be a list"),
     (("bug", "none"), "bug must be an object"),
@@ -383,6 +387,10 @@ def test_every_part_is_needed(open_page, whole):
     later = [("ways", 0, "spec"), ("ways", 0, "execution"), ("comparisons", 0, "other_weights")]
     later += [("machine", name) for name in ("threads", "quota_cores", "caches")]
     later += [("model", "spec", name) for name in ("weights", "stored_bytes", "pass_weight_bytes")]
+    later += [("settings", name) for name in ("limits", "rows", "reuse")]
+    result = ("largest_gap_s", "reused_tokens", "drafted_tokens", "accepted_tokens")
+    later += [("ways", 0, "result", name) for name in result]
+    later += [("ways", 0, "result", "steps", 0, name) for name in ("reused_tokens", "drafted_tokens")]
     for path in parts(whole):
         if path[:-1] in free or any(path[: len(one)] == one for one in later):  # older documents lack those
             continue
