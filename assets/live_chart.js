@@ -1,14 +1,15 @@
 // Who shared the batch, place by place, over the last seconds: own rows in colour, others grey, and never a word of text.
 
 const makeLiveChart = (words, places, windowS) => {
-  const HEIGHT = 28, GAP = 7, LEFT = 20, RIGHT = 6, AXIS = 22, LEAST = 1.5, TICK_S = 10, WIDE = 34;
+  const HEIGHT = 32, GAP = 8, LEFT = 20, RIGHT = 6, AXIS = 22, LEAST = 1.5, TICK_S = 10, WIDE = 34;
   const bars = new Map(); // by row: own, place, joined, first, left, in seconds of the server's clock
   const drawing = svg("svg", { class: "k-live-drawing", role: "img" });
   const resting = make("p", { class: "k-empty", text: words.resting });
   const swatch = (kind, text) => make("span", {}, make("i", { class: kind, "aria-hidden": "true" }), text);
   const legend = make("p", { class: "k-live-legend" },
     swatch("own", words.yours), swatch("other", words.others), swatch("reading", words.reading));
-  const node = make("div", { class: "k-live-chart" }, legend, make("div", { class: "k-live-picture" }, drawing, resting));
+  const node = make("figure", { class: "k-live-chart" }, legend,
+    make("div", { class: "k-live-picture" }, drawing, resting), make("figcaption", { text: words.caption }));
   const bottom = places * (HEIGHT + GAP);
   let now = 0;
 

@@ -1,17 +1,17 @@
 // A visitor's conversation: what he said, its answer as it comes, what it cost, and a Stop for each.
 
 const makeTurns = (words, figures, stop) => {
+  const UNDER_WAY = ["waiting", "reading", "answering"];
   const turns = new Map(); // by number
   const list = make("ol", { class: "k-turns" });
   const empty = make("p", { class: "k-empty", text: words.empty });
   const node = make("div", { class: "k-talk", tabindex: "0", role: "region", "aria-label": words.talk }, empty, list);
 
   // Its end stays in view unless somebody reads further up.
-  const following = (change) => {
-    const atEnd = node.scrollHeight - node.scrollTop - node.clientHeight < 40;
-    change();
-    if (atEnd) node.scrollTop = node.scrollHeight;
-  };
+  let atEnd = true;
+  const showEnd = () => { if (atEnd) node.scrollTop = node.scrollHeight; };
+  node.addEventListener("scroll", () => { atEnd = node.scrollHeight - node.scrollTop - node.clientHeight < 40; });
+  addEventListener("resize", showEnd);
 
   const makeTurn = (number, said) => {
     const values = figures.map(() => make("dd", { text: "–" }));
@@ -39,7 +39,8 @@ const makeTurns = (words, figures, stop) => {
     say(number, said) {
       empty.hidden = true;
       turns.set(number, makeTurn(number, said));
-      node.scrollTop = node.scrollHeight;
+      atEnd = true;
+      showEnd();
     },
     withdraw(number) {
       turns.get(number)?.own.remove();
@@ -49,26 +50,24 @@ const makeTurns = (words, figures, stop) => {
     tell(number, text) {
       const turn = turns.get(number);
       if (!turn) return; // of a conversation before
-      following(() => {
-        turn.settled.appendData(turn.fresh.textContent);
-        turn.fresh.textContent = text;
-      });
+      turn.settled.appendData(turn.fresh.textContent);
+      turn.fresh.textContent = text;
+      showEnd();
     },
     state(number, state, word, note, strings) {
       const turn = turns.get(number);
       if (!turn) return;
-      following(() => {
-        turn.own.dataset.state = state;
-        setText(turn.badge, word);
-        setText(turn.note, note);
-        turn.note.hidden = !note;
-        strings.forEach((text, at) => setText(turn.values[at], text));
-        const over = !["waiting", "reading", "answering"].includes(state);
-        turn.button.hidden = over;
-        if (!over) return;
+      turn.own.dataset.state = state;
+      setText(turn.badge, word);
+      setText(turn.note, note);
+      turn.note.hidden = !note;
+      strings.forEach((text, at) => setText(turn.values[at], text));
+      turn.button.hidden = !UNDER_WAY.includes(state);
+      if (turn.button.hidden) {
         turn.settled.appendData(turn.fresh.textContent);
         turn.fresh.textContent = "";
-      });
+      }
+      showEnd();
     },
   };
 };

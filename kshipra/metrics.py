@@ -9,6 +9,10 @@ here once.
 * decode rate: new tokens after each row's first / time of the decode passes. End-to-end: new tokens / wall
   time.
 * largest gap: the longest time between two passes that gave one row its tokens, over all rows.
+* own TTFT of a row: from the end of the pass before its first to its first token; what it would be for a
+  request that finds nobody before it.
+* padding: columns that were computed for nothing / all that were computed. Between passes: what of the wall
+  time is in no forward pass and no choice of a token, which is who runs next, and moving rows.
 * accepted: guesses that became tokens; those behind a token that ends their row are not.
   Acceptance, of a row or a run, is accepted / drafted; tokens a pass is new tokens / passes.
 * a rate without a positive denominator is None.
@@ -100,6 +104,45 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
         accepted_tokens=sum(row.accepted_tokens for row in rows),
         draft_s=sum(step.draft_s for step in steps),
     )
+
+
+def ttft_p50_s(result: RunResult) -> float | None:
+    """Median over the rows, those that wait included."""
+    return _median(row.ttft_s for row in result.rows)
+
+
+def own_ttft_p50_s(result: RunResult) -> float | None:
+    first_at_s: dict[int, float] = {}
+    turn_at_s: dict[int, float] = {}
+    before_s = 0.0
+    for step in result.steps:
+        for row in step.rows:
+            turn_at_s.setdefault(row, before_s)
+        for token in step.new_tokens:
+            first_at_s.setdefault(token.row, step.at_s)
+        before_s = step.at_s
+    return _median(at_s - turn_at_s[row] for row, at_s in first_at_s.items())
+
+
+def pad_share(result: RunResult) -> float | None:
+    return share(result.pad_tokens, result.pad_tokens + sum(step.processed_tokens for step in result.steps))
+
+
+def between_passes_share(result: RunResult) -> float | None:
+    return share(result.wall_s - sum(step.elapsed_s for step in result.steps), result.wall_s)
+
+
+def tokens_a_pass(result: RunResult) -> float | None:
+    return share(result.new_tokens, result.forward_passes)
+
+
+def share(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
 
 
 @dataclass(frozen=True)

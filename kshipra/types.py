@@ -114,7 +114,7 @@ class Batching:
 
     rows: int | None = None
     cache_tokens: int | None = None
-    chunk_tokens: int = 64
+    chunk_tokens: int = 128
 
     def __post_init__(self) -> None:
         _require_number("chunk_tokens", self.chunk_tokens, 1, math.inf, int)

@@ -3,57 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
-import urllib.request
-from pathlib import Path
 
 import pytest
 from gradio_client import Client
-
-sys.path.insert(0, str(Path(__file__).parent / "models"))
 from model_folders import write_gpt2
 
-ROOT = Path(__file__).parents[1]
+from serving import App
+
 SECRET = "a prompt of nobody"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-class App:
-    def __init__(self, *arguments: str, log: Path) -> None:
-        self.port, self.log = free_port(), log
-        self.address = f"http://127.0.0.1:{self.port}/"
-        with log.open("w") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "app.py", "--port", str(self.port), *arguments],
-                cwd=ROOT, env=os.environ | {"PYTHONPATH": "."}, stdout=out, stderr=out,
-            )  # fmt: skip
-
-    def wait(self) -> float:
-        """Seconds until the page is served."""
-        started_s = time.monotonic()
-        while True:
-            try:
-                with urllib.request.urlopen(self.address, timeout=5) as answer:
-                    assert answer.status == 200
-                    return time.monotonic() - started_s
-            except OSError:
-                assert self.process.poll() is None, self.log.read_text()
-                assert time.monotonic() < started_s + 120
-                time.sleep(0.1)
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
 
 
 @pytest.fixture
@@ -68,8 +26,7 @@ def app(tmp_path):
 
     yield start
     for one in apps:
-        one.process.kill()
-        one.process.wait()
+        one.kill()
 
 
 def test_a_run_is_one_line_of_the_log_without_its_prompt_and_sigterm_ends_it_all(app):

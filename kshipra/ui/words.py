@@ -621,6 +621,8 @@ LIVE: dict[str, Any] = {
     "model": "Model",
     "batch": "The batch",
     "chart": "Places of the batch over the last 30 s. Running now: {running}, yours: {own}.",
+    "caption": "A pass reads the model's weights once, however many rows share it: that is why together they "
+    "get more tokens a second than one alone.",
     "yours": "your rows",
     "others": "others",
     "reading": "reading the prompt",

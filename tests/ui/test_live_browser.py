@@ -239,14 +239,17 @@ def test_what_is_refused_is_said_and_not_lost(come):
 def test_a_long_visit_stays_small(come, monkeypatch):
     from kshipra.ui import live_view
 
-    monkeypatch.setattr(live_view, "MOST_CHARS", 3000)
-    monkeypatch.setattr(live_view, "KEPT_CHARS", 1000)
+    monkeypatch.setattr(live_view, "MOST_CHARS", 900)
+    monkeypatch.setattr(live_view, "KEPT_CHARS", 890)
     page = come()
     for number in range(4):
         say(page, f"turn {number}", 60)
     over(page, 4)
     for number in range(4):
         assert turn(page, number).locator("dd >> nth=3").inner_text() == "60"
+        assert len(turn(page, number).locator(".k-turn-answer > span").inner_text()) == 60
+    talk = "document.querySelector('.k-talk')"
+    assert page.evaluate(f"{talk}.scrollHeight - {talk}.scrollTop - {talk}.clientHeight") < 2
 
 
 def test_it_fits_a_phone_and_a_server_that_shares_nothing_says_so(open_page, come):

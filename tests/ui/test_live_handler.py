@@ -79,7 +79,7 @@ def test_nobody_is_told_a_word_of_others(server):
         one, other = server.stream("mine"), server.stream("theirs")
         await until(one, mine, '"now"')
         await until(other, theirs, '"now"')
-        await server.send("theirs", 0, SECRET, 30)
+        await server.send("theirs", 5, SECRET, 30)
         await server.send("mine", 0, "hello", 30)
         told = await until(other, theirs, '"length"')
         await until(one, mine, '"length"')
