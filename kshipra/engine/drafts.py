@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kshipra.engine.cache import KVCache
@@ -106,8 +107,8 @@ class DraftModel:
         ]
 
     def _logits(self, ids: Tensor, valid: Tensor, *, dense: bool) -> Tensor:
-        """(B, V) behind ids (B, S). Of rows that are too long for it, or ids that it does not know, it reads
-        what it can: they only make worse guesses, or none."""
+        """(B, V) behind ids (B, S), in the other model's V. Of rows that are too long for it, or ids that it
+        does not know, it reads what it can: they only make worse guesses, or none."""
         columns = ids.shape[1] - self.cache.columns
         positions, mask = HONEST.placed(valid, columns, dense=dense)
         if self.model.spec.context is not None:
@@ -115,4 +116,4 @@ class DraftModel:
         known = ids[:, -columns:].clamp(max=self.model.spec.vocabulary - 1)
         logits = self.model.forward(known, positions, mask, self.cache, 1)  # (B, 1, V)
         self.cache.advance(columns)
-        return logits[:, 0, : self.vocabulary]
+        return F.pad(logits[:, 0], (0, self.vocabulary - logits.shape[-1]), value=-torch.inf)  # or cut
