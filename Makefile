@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test clean
+.PHONY: run test soak clean
 
 run: $(VENV)/installed-run
 	$(BIN)/python app.py
@@ -13,6 +13,11 @@ test: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/browser.py
 	$(BIN)/python -m pytest -m "not gpu"
+
+# Some 25 minutes, bounded in time and count, on this machine's own loopback only.
+soak: $(VENV)/installed-test
+	for script in batched hostile cycles visitors; do \
+	  PYTHONPATH=.:tests:tests/models:tests/load $(BIN)/python tests/load/$$script.py || exit 1; done
 
 $(VENV)/installed-run: requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Kshipra needs Python 3.11 to 3.13: make PYTHON=python3.12 ...")'
