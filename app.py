@@ -8,13 +8,20 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves the machine unasked
 
 from kshipra.backends.local import LocalBackend
 from kshipra.limits import OWN, public
 from kshipra.models.catalogue import DEFAULT
+from kshipra.models.sources import HUB_ID
 from kshipra.types import ModelChoice
+
+
+def is_name(model: str) -> bool:
+    """Whether `model` says nothing about this machine's folders."""
+    return HUB_ID.fullmatch(model) is not None and not Path(model).exists()
 
 
 def main() -> None:
@@ -41,6 +48,8 @@ def main() -> None:
     )
     parser.add_argument("--share", action="store_true", help="a public address through Gradio's relay")
     arguments = parser.parse_args()
+    if arguments.public and not is_name(arguments.model):
+        parser.error("--public needs a catalogue name or Hub id as --model, because strangers see it.")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("kshipra").setLevel(arguments.log_level.upper())  # the libraries' own stay at warning
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

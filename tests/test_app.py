@@ -57,3 +57,9 @@ def test_sigterm_in_the_middle_of_a_run_ends_cleanly(app):
     time.sleep(2)
     assert one.end() == 0
     assert "Traceback" not in one.log.read_text()
+
+
+def test_a_page_for_strangers_names_no_folder_of_this_machine(app, tmp_path):
+    one = app("--public")
+    assert one.process.wait(timeout=120) == 2
+    assert "--public needs a catalogue name or Hub id" in one.log.read_text()

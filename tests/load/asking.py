@@ -18,15 +18,23 @@ WAYS = ["no_cache", "kv_cache", "static_batch"]
 
 
 @contextmanager
-def tiny_app(*arguments: str) -> Iterator[tuple[App, Path]]:
-    """A server with a tiny GPT-2 of random weights, and that model's folder; looked over at the end."""
+def tiny_app() -> Iterator[tuple[App, Path]]:
+    """A server with a tiny GPT-2 of random weights, and that model's folder."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "tiny"
         write_gpt2(folder)
-        app = App("--model", str(folder), "--log-level", "info", *arguments, log=Path(place) / "log")
+        with served("--model", str(folder)) as app:
+            yield app, folder
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[App]:
+    """A server, looked over at the end: it ends when it is told to, and its log has no traceback."""
+    with tempfile.TemporaryDirectory() as place:
+        app = App("--log-level", "info", *arguments, log=Path(place) / "log")
         try:
             app.wait()
-            yield app, folder
+            yield app
             status = app.end()
             said = app.log.read_text()
             assert status == 0, f"it ended with {status}"
@@ -45,6 +53,4 @@ def compare(client: Client, *arguments: Any, **named: Any) -> dict[str, Any] | s
 
 def ids(document: dict[str, Any]) -> dict[str, list[list[int]]]:
     """Each way's new ids, row by row."""
-    return {
-        way["recipe"]["key"]: [row["token_ids"] for row in way["result"]["rows"]] for way in document["ways"]
-    }
+    return {way["key"]: [row["token_ids"] for row in way["result"]["rows"]] for way in document["ways"]}

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from asking import Client, compare, tiny_app
+from asking import Client, compare, served
 
 TEXTS = (
     "", " ", "a", "\0", "\ud83d", "{{7*7}}", "${7*7}", "<script>alert(1)</script>", "../../etc/passwd",
@@ -75,7 +75,7 @@ def fields(chance: random.Random) -> dict[str, Any]:
 
 def main(inputs: int = 1_000) -> None:
     chance, answered, refused, slowest_s = random.Random(11), 0, 0, 0.0
-    with tiny_app("--public") as (app, _):
+    with served("--public") as app:
         client = Client(app.address, verbose=False)
         compare(client, ["warm"], ["kv_cache"], 2)
         before = app.resident_bytes()

@@ -10,6 +10,7 @@ import statistics
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from asking import WAYS, Client, compare, ids, tiny_app
 
@@ -45,11 +46,9 @@ def main(visitors: int = 20, seconds: float = 600.0) -> None:
 
         compare(Client(app.address, verbose=False), ["warm"], WAYS, 2)
         before, end_s = app.resident_bytes(), time.monotonic() + seconds
-        threads = [threading.Thread(target=visit, args=(number, end_s)) for number in range(visitors)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(visitors) as pool:
+            for visitor in [pool.submit(visit, number, end_s) for number in range(visitors)]:
+                visitor.result()
         grown = (app.resident_bytes() - before) / 2**20
     print(
         f"{len(answers) + len(refused) + len(lost)} tried by {visitors} visitors in {seconds:.0f} s: "
