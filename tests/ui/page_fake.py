@@ -151,7 +151,8 @@ def events(
             id_ = (row * 31 + place * 7) % len(WORDS) + (1 if odd and (row, place) == (1, 4) else 0)
             best = tuple(((id_ + n) % len(WORDS), round(-0.4 - 0.7 * n, 3)) for n in range(5))
             text, reason = WORDS[id_ % len(WORDS)], "length" if last else None
-            tokens.append(NewToken(row, id_, text, reason, -0.4, best))
+            guessed = mode == "speculative" and phase == "decode" and place + 1 < new[row].stop
+            tokens.append(NewToken(row, id_, text, reason, -0.4, best, guessed))
         drafted = sum(map(len, new.values())) if mode == "speculative" and phase == "decode" else 0
         processed = len(rows) if phase == "decode" and mode != "no_cache" else length * len(rows)
         resident = 1012 * MIB + int(index % 5 * 0.3 * MIB) + (2 * kv if kv else length * 90_000)

@@ -20,7 +20,7 @@ from kshipra.errors import KshipraError
 from kshipra.experiments.measure import memory, workload
 from kshipra.experiments.rig import Case, Rig
 from kshipra.experiments.steps import Concatenated
-from kshipra.types import Request, StepEvent
+from kshipra.types import Batching, Request, StepEvent
 
 LENGTHS = (4, 5, 6, 8, 10, 12, 15, 20)  # of the prompts, in tokens; sorted, so padding is what it must be
 KV_TOKENS = 30  # those whose cache the author gives as 0.66 MB
@@ -153,7 +153,7 @@ def requests_of(rig: Rig, *, longest_first: bool) -> tuple[Request, ...]:
 
 def in_groups(job: Job, rows: int) -> Iterator[StepEvent]:
     """All requests, `rows` of them to a pass, group after group: 1 is the mode kv_cache, all static_batch."""
-    for start in range(0, len(job.requests), rows):
-        batch = job.batch(job.requests[start : start + rows], cached=True)
+    for requests in Batching(rows=rows).groups(job.requests, rows):
+        batch = job.batch(requests, cached=True)
         while batch.running:
             yield job.step(batch)
