@@ -56,16 +56,18 @@ const checkRecord = (() => {
 
   const token = fields({
     row: count, id, text: name, finish_reason: maybe(reason), log_probability: maybe(any), best: list(row(id, maybe(any)), 0, 100),
+    guessed: later(flag),
   });
   const step = fields({
     index: count, phase: one("prefill", "decode"), rows: list(count, 1, 64), new_tokens: list(token, 0, 1e4),
     processed_tokens: count, pad_tokens: count, elapsed_s: time, at_s: time, kv_bytes: bytes, kv_held_bytes: bytes,
     resident_bytes: bytes, peak_extra_bytes: maybe(any), memory_method: name, flops: amount,
-    reused_tokens: later(count), drafted_tokens: later(count),
+    reused_tokens: later(count), drafted_tokens: later(count), row_drafted_tokens: later(list(count, 0, 64)),
+    draft_s: later(time),
   });
   const rowResult = fields({
     text: text(1e6), token_ids: list(id, 0, 1e5), prompt_tokens: count, new_tokens: count, finish_reason: reason,
-    ttft_s: maybe(time), seed,
+    ttft_s: maybe(time), seed, drafted_tokens: later(count), accepted_tokens: later(count),
   });
   const result = fields({
     mode: name, rows: list(rowResult, 1, 16), wall_s: time, ttft_s: maybe(time), prefill_s: maybe(time),
@@ -73,7 +75,7 @@ const checkRecord = (() => {
     step_latency_s: fields({ p50: maybe(time), p90: maybe(time), p99: maybe(time) }), forward_passes: count, new_tokens: count,
     pad_tokens: count, kv_bytes: bytes, kv_held_bytes: bytes, peak_extra_bytes: maybe(any), memory_method: name,
     steps: list(step, 0, 1e5), largest_gap_s: later(maybe(time)), reused_tokens: later(count), drafted_tokens: later(count),
-    accepted_tokens: later(count),
+    accepted_tokens: later(count), draft_s: later(time),
   });
   const roofline = fields({ device: name, dtype: name, threads: count, bytes_per_s: amount, flops_per_s: amount, taken_at: date });
   const prediction = fields({
@@ -103,7 +105,8 @@ const checkRecord = (() => {
       device: name, threads: count, weight_bytes: bytes, kv_bytes_per_token: bytes,
     }),
     settings: fields({
-      choice: fields({ model: name, device: name, dtype: name, weights: name, execution: name, implementation: name }),
+      choice: fields({ model: name, device: name, dtype: name, weights: name, execution: name, implementation: name,
+        draft: later(maybe(name)) }),
       prompts: list(long, 1, 16), recipes: list(key, 1, 64), chat: flag,
       limits: later(list(maybe(count), 0, 16)), rows: later(maybe(count)), reuse: later(flag),
       params: fields({

@@ -5,10 +5,12 @@ A run takes no time and cannot be missed: it waits in the way that a test names,
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Sequence, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from queue import Empty, SimpleQueue
@@ -262,6 +264,12 @@ class FakeRun:
         if results and not self.stopping.is_set():
             put(review_of(results))
         put(Ended(self.stopping.is_set()))
+
+
+def in_a_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run `coroutine` in a thread of its own: a browser's fixture has a running loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 @dataclass

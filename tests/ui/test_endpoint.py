@@ -6,24 +6,15 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import gradio as gr
 import pytest
 from gradio_client import Client
-from page_fake import CHOICE, HELD_AFTER, FakeBackend
+from page_fake import CHOICE, HELD_AFTER, FakeBackend, in_a_loop
 
 from kshipra.ui import words
 from kshipra.ui.endpoint import compare_endpoint
 from kshipra.ui.form import Form
-
-
-def in_a_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run `coroutine` in a thread of its own: a browser's fixture has a running loop in this one."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
 
 
 def answer(backend: FakeBackend, *args, **kwargs) -> dict:

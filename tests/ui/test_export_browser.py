@@ -118,7 +118,8 @@ def test_the_csv_has_a_line_a_step_and_no_formula(open_page, tmp_path, changed):
             assert line[name] == "" if step[name] is None else float(line[name]) == step[name]
     assert list(lines[0]) == [
         "way", "index", "phase", "rows", "processed_tokens", "pad_tokens", "new_tokens", "elapsed_s", "at_s",
-        "kv_bytes", "kv_held_bytes", "resident_bytes", "peak_extra_bytes", "flops",
+        "kv_bytes", "kv_held_bytes", "resident_bytes", "peak_extra_bytes", "flops", "reused_tokens",
+        "drafted_tokens",
     ]  # fmt: skip
 
 
@@ -152,7 +153,7 @@ def test_the_charts_points_are_those_of_the_run(open_page, changed, whole):
     with page.expect_download():
         page.get_by_role("button", name="HTML", exact=True).click()
     figures = page.evaluate("drawn.map(({ data }) => data.filter(({ mode }) => mode === 'lines'))")
-    latency, throughput, memory = figures
+    latency, throughput, memory, _ = figures
     for place, way in enumerate(whole["ways"]):
         steps, mib = way["result"]["steps"], 2**20
         assert latency[place]["x"] == list(range(1, len(steps) + 1))
@@ -203,7 +204,7 @@ def test_the_report_opens_offline_shows_everything_literally_and_opens_again(
         "end to end", "step p99", "up to 8 new tokens", "length reached",
     ):  # fmt: skip
         assert expected in text
-    assert tab.locator("figure svg").count() == 3
+    assert tab.locator("figure svg").count() == 4
     assert tab.locator("figure svg >> text=Step latency").count() >= 1
     ink = "getComputedStyle(document.querySelector('figure path.js-line')).stroke"
     assert tab.evaluate(ink) == "rgb(255, 138, 61)"  # A, as on a dark page
@@ -252,7 +253,7 @@ def test_the_reports_colours_are_the_pages():
     page_dark = colours(page, r"\.dark, \.dark \.gradio-container|body\.dark")
     assert colours(light, ":root").items() <= page_light.items()
     assert colours(dark, ":root").items() <= page_dark.items()
-    assert len(colours(light, ":root")) == len(colours(dark, ":root")) == 18
+    assert len(colours(light, ":root")) == len(colours(dark, ":root")) == 20
 
 
 # Files in
@@ -388,9 +389,13 @@ def test_every_part_is_needed(open_page, whole):
     later += [("machine", name) for name in ("threads", "quota_cores", "caches")]
     later += [("model", "spec", name) for name in ("weights", "stored_bytes", "pass_weight_bytes")]
     later += [("settings", name) for name in ("limits", "rows", "reuse")]
-    result = ("largest_gap_s", "reused_tokens", "drafted_tokens", "accepted_tokens")
+    later += [("settings", "choice", "draft")]
+    result = ("largest_gap_s", "reused_tokens", "drafted_tokens", "accepted_tokens", "draft_s")
     later += [("ways", 0, "result", name) for name in result]
-    later += [("ways", 0, "result", "steps", 0, name) for name in ("reused_tokens", "drafted_tokens")]
+    of_step = ("reused_tokens", "drafted_tokens", "row_drafted_tokens", "draft_s")
+    later += [("ways", 0, "result", "steps", 0, name) for name in of_step]
+    later += [("ways", 0, "result", "rows", 0, name) for name in ("drafted_tokens", "accepted_tokens")]
+    later += [("ways", 0, "result", "steps", 0, "new_tokens", 0, "guessed")]
     for path in parts(whole):
         if path[:-1] in free or any(path[: len(one)] == one for one in later):  # older documents lack those
             continue

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from page_fake import CHOICE
+from page_fake import CHOICE, in_a_loop
 
 from fakes import FakeModel
 from kshipra.backends.local import LocalBackend
@@ -90,7 +90,7 @@ def test_nobody_is_told_a_word_of_others(server):
         own = {parts[0]: parts[1] for kind, _, *parts in lines(mine[-1]) if kind == "bar"}
         assert sorted(own.values()) == [False, True]
 
-    asyncio.run(visit())
+    in_a_loop(visit())
 
 
 def test_a_text_only_grows_and_each_line_has_its_number(server):
@@ -105,7 +105,7 @@ def test_a_text_only_grows_and_each_line_has_its_number(server):
         states = [line[3] for line in told if line[0] == "turn"]
         assert states[-1] == "length"
 
-    asyncio.run(visit())
+    in_a_loop(visit())
 
 
 def test_a_long_visit_goes_on_from_its_last_lines(server, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_long_visit_goes_on_from_its_last_lines(server, monkeypatch):
         assert len(answer) == 180
         assert max(map(len, texts)) < 2000 + 1500
 
-    asyncio.run(visit())
+    in_a_loop(visit())
 
 
 def test_a_closed_stream_or_tab_leaves_the_batch(server, gate):
@@ -152,7 +152,7 @@ def test_a_closed_stream_or_tab_leaves_the_batch(server, gate):
         await server.send("first", 1, "hello")  # nobody's
         assert room.waiting == {}
 
-    asyncio.run(visit())
+    in_a_loop(visit())
 
 
 def test_a_second_stream_of_a_tab_ends_the_first(server):
@@ -167,7 +167,7 @@ def test_a_second_stream_of_a_tab_ends_the_first(server):
         await server.send("tab", 0, "hello")
         await until(second, texts, '"length"')
 
-    asyncio.run(visit())
+    in_a_loop(visit())
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_odd_wishes_are_refused_in_a_sentence(server, text, tokens, temperature,
         await server.act("tab", do="dance", number=4)
         await server.part.act(SimpleNamespace(_data=[1]), SimpleNamespace(session_hash="tab"))
 
-    asyncio.run(visit())
+    in_a_loop(visit())
 
 
 def test_wishes_are_taken_in_order_and_once(server):
@@ -210,7 +210,7 @@ def test_wishes_are_taken_in_order_and_once(server):
         ended = [line[2] for line in told if line[0] == "turn" and line[3] == "length"]
         assert ended == [7, 8]
 
-    asyncio.run(visit())
+    in_a_loop(visit())
 
 
 def test_something_comes_at_least_so_often(server, monkeypatch):
@@ -225,7 +225,7 @@ def test_something_comes_at_least_so_often(server, monkeypatch):
                     break
         assert texts[1] == texts[2] == texts[3]
 
-    asyncio.run(visit())
+    in_a_loop(visit())
 
 
 def test_where_no_batch_is_shared_it_is_said():
@@ -233,4 +233,4 @@ def test_where_no_batch_is_shared_it_is_said():
         stream = LivePart(SimpleNamespace(lobby=None), CHOICE).enter(SimpleNamespace(session_hash="tab"))
         assert [line[0] for text in [text async for text in stream] for line in lines(text)] == ["nothing"]
 
-    asyncio.run(visit())
+    in_a_loop(visit())
