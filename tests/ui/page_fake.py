@@ -9,11 +9,12 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import Sequence, ThreadPoolExecutor
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from kshipra.errors import KshipraError
 from kshipra.limits import OWN, Limits, check_plan
