@@ -118,11 +118,12 @@ def test_the_csv_has_a_line_a_step_and_no_formula(open_page, tmp_path, changed):
             assert line[name] == "" if step[name] is None else float(line[name]) == step[name]
     assert list(lines[0]) == [
         "way", "index", "phase", "rows", "processed_tokens", "pad_tokens", "new_tokens", "elapsed_s", "at_s",
-        "kv_bytes", "kv_held_bytes", "resident_bytes", "peak_extra_bytes", "flops",
+        "kv_bytes", "kv_held_bytes", "resident_bytes", "peak_extra_bytes", "flops", "reused_tokens",
+        "drafted_tokens",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("chart", ["Step latency", "Throughput", "Memory"])
+@pytest.mark.parametrize("chart", ["Step latency", "Throughput", "Memory", "Rows"])
 def test_each_chart_is_a_png_and_an_svg_in_light_colours(open_page, tmp_path, changed, chart):
     page = open_page(color_scheme="dark")
     page.wait_for_function("window.Plotly")
@@ -131,7 +132,7 @@ def test_each_chart_is_a_png_and_an_svg_in_light_colours(open_page, tmp_path, ch
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert int.from_bytes(path.read_bytes()[16:20]) == 2 * 960
     name, path = download(page, f"{chart} as SVG", tmp_path)
-    assert re.fullmatch(NAME + r"-(latency|throughput|memory)\.svg", name)
+    assert re.fullmatch(NAME + r"-(latency|throughput|memory|rows)\.svg", name)
     svg = path.read_text(encoding="utf-8")
     assert "rgb(255, 255, 255)" in svg  # paper
     assert "rgb(213, 94, 0)" in svg  # A, as on a light page
@@ -152,7 +153,7 @@ def test_the_charts_points_are_those_of_the_run(open_page, changed, whole):
     with page.expect_download():
         page.get_by_role("button", name="HTML", exact=True).click()
     figures = page.evaluate("drawn.map(({ data }) => data.filter(({ mode }) => mode === 'lines'))")
-    latency, throughput, memory = figures
+    latency, throughput, memory, rows = figures
     for place, way in enumerate(whole["ways"]):
         steps, mib = way["result"]["steps"], 2**20
         assert latency[place]["x"] == list(range(1, len(steps) + 1))
@@ -161,6 +162,9 @@ def test_the_charts_points_are_those_of_the_run(open_page, changed, whole):
         since = steps[-9]["at_s"] if len(steps) > 8 else 0
         made = sum(len(step["new_tokens"]) for step in window)
         assert throughput[place]["y"][-1] == pytest.approx(made / (steps[-1]["at_s"] - since))
+        decode = [step for step in steps if step["phase"] == "decode"]
+        assert rows[place]["x"] == [step["at_s"] for step in decode]
+        assert rows[place]["y"] == [len(step["rows"]) for step in decode]
         resident, kv = memory[2 * place : 2 * place + 2]
         first = steps[0]["resident_bytes"]
         assert resident["y"] == pytest.approx([(step["resident_bytes"] - first) / mib for step in steps])
@@ -203,7 +207,7 @@ def test_the_report_opens_offline_shows_everything_literally_and_opens_again(
         "end to end", "step p99", "up to 8 new tokens", "length reached",
     ):  # fmt: skip
         assert expected in text
-    assert tab.locator("figure svg").count() == 3
+    assert tab.locator("figure svg").count() == 4
     assert tab.locator("figure svg >> text=Step latency").count() >= 1
     ink = "getComputedStyle(document.querySelector('figure path.js-line')).stroke"
     assert tab.evaluate(ink) == "rgb(255, 138, 61)"  # A, as on a dark page
@@ -252,7 +256,7 @@ def test_the_reports_colours_are_the_pages():
     page_dark = colours(page, r"\.dark, \.dark \.gradio-container|body\.dark")
     assert colours(light, ":root").items() <= page_light.items()
     assert colours(dark, ":root").items() <= page_dark.items()
-    assert len(colours(light, ":root")) == len(colours(dark, ":root")) == 18
+    assert len(colours(light, ":root")) == len(colours(dark, ":root")) == 20
 
 
 # Files in
