@@ -1,14 +1,18 @@
-"""The page: python app.py [--model NAME] [--device auto] [--host 127.0.0.1] [--port 7860] [--share]."""
+"""The page: python app.py [--model NAME] [--device auto] [--host 127.0.0.1] [--port 7860] [--share]
+[--public] [--log-level warning]."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
+import signal
+import sys
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves the machine unasked
 
 from kshipra.backends.local import LocalBackend
+from kshipra.limits import OWN, public
 from kshipra.models.catalogue import DEFAULT
 from kshipra.types import ModelChoice
 
@@ -23,9 +27,23 @@ def main() -> None:
     parser.add_argument("--implementation", default="auto", help="auto, native or transformers")
     parser.add_argument("--host", default="0.0.0.0" if os.getenv("SYSTEM") == "spaces" else "127.0.0.1")
     parser.add_argument("--port", type=int, default=int(os.getenv("GRADIO_SERVER_PORT", "7860")))
+    parser.add_argument(
+        "--public",
+        action="store_true",
+        default=os.getenv("SYSTEM") == "spaces",
+        help="strangers use it: a few models by name, lower limits, nothing said about this machine",
+    )
+    parser.add_argument(
+        "--log-level",
+        default="warning",
+        choices=("debug", "info", "warning", "error"),
+        help="info writes one line of JSON a run, never a prompt",
+    )
     parser.add_argument("--share", action="store_true", help="a public address through Gradio's relay")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("kshipra").setLevel(arguments.log_level.upper())  # the libraries' own stay at warning
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
     choice = ModelChoice(
         arguments.model,
@@ -33,15 +51,19 @@ def main() -> None:
         dtype=arguments.dtype,
         implementation=arguments.implementation,
     )
-    backend = LocalBackend()
+    backend = LocalBackend(public(arguments.model) if arguments.public else OWN)
     backend.preload(choice)  # in its own thread: the page opens meanwhile and shows how far it is
 
     from kshipra.ui.build import build_page, launch_options
 
     page = build_page(backend, choice)
-    page.launch(
-        server_name=arguments.host, server_port=arguments.port, share=arguments.share, **launch_options()
-    )
+    try:
+        page.launch(
+            server_name=arguments.host, server_port=arguments.port, share=arguments.share, **launch_options()
+        )
+    finally:  # the run under way ends with its pass, a load or a download at once
+        page.close(verbose=False)
+        backend.close()
 
 
 if __name__ == "__main__":

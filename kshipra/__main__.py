@@ -13,7 +13,7 @@ from rich.console import Console
 
 from kshipra import bench_verb, limits, metrics
 from kshipra.bars import ERRORS, counting_bar, load_engine
-from kshipra.cases import COMBINED, MODE_NAMES
+from kshipra.cases import COMBINED, MODE_NAMES, check_draft
 from kshipra.errors import KshipraError
 from kshipra.experiments import command
 from kshipra.models import catalogue
@@ -43,6 +43,9 @@ def engine_arguments(parser: argparse.ArgumentParser, *, several: bool = False) 
     option("--weights", "native", "what is stored: native, bfloat16 or int8")
     option("--execution", "eager", "eager or compiled")
     parser.add_argument("--implementation", default="auto", help="auto, native or transformers")
+    parser.add_argument(
+        "--draft", metavar="NAME", help="smaller model, same tokenizer, that guesses in --mode draft_model"
+    )
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -81,7 +84,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def generate(arguments: argparse.Namespace) -> None:
     prompts = tuple(arguments.prompts)
     limits.check_prompts(prompts)
-    mode_named(arguments.mode)
+    check_draft(arguments.draft, [mode_named(arguments.mode)])
     params = SamplingParams(
         arguments.max_new_tokens,
         temperature=arguments.temperature,
@@ -91,7 +94,7 @@ def generate(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         stop=tuple(arguments.stop),
     )
-    options = ("model", "device", "dtype", "weights", "execution", "implementation")
+    options = ("model", "device", "dtype", "weights", "execution", "implementation", "draft")
     engine = load_engine(ModelChoice(*(getattr(arguments, option) for option in options)))
     requests = engine.requests(prompts, params, chat=arguments.chat)
     events = []
@@ -113,7 +116,9 @@ def print_texts(prompts: Sequence[str], result: RunResult) -> None:
         print(f"[{number}] {prompt}{row.text}\n    ({row.new_tokens} tokens, {row.finish_reason}{seed})")
     rate = result.end_to_end_tok_per_s
     figures = f"{rate:.1f} tok/s end to end" if rate else "nothing generated"
-    ERRORS.print(f"{result.mode}: {figures}, {result.forward_passes} passes", style="dim")
+    accepted = metrics.acceptance(result)
+    guesses = f", {accepted:.0%} of {result.drafted_tokens} guesses came true" if accepted is not None else ""
+    ERRORS.print(f"{result.mode}: {figures}, {result.forward_passes} passes{guesses}", style="dim")
 
 
 def models(_: argparse.Namespace) -> None:

@@ -1,41 +1,57 @@
-"""Measure cases against each other: warm up, alternate, repeat, and report medians with their spread; and the
-tables of all that bench finds."""
+"""Measure cases against each other: warm up, alternate, repeat, and report medians with their spread. Refuses
+to know how that is shown."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
-from kshipra import machine
-from kshipra.metrics import first_difference, fold
-from kshipra.types import Request, RunResult, SamplingParams, plain
+from kshipra import machine, metrics
+from kshipra.cases import Case, CaseEngine
+from kshipra.metrics import first_difference
+from kshipra.types import Comparison, Request, RunResult, SamplingParams, plain
 
 if TYPE_CHECKING:
     import argparse
 
-    from kshipra.cases import Case
     from kshipra.engine.runner import Engine
-    from kshipra.profiling import Profile
-    from kshipra.quality import Quality
 
-FIGURES = (
-    "end_to_end_tok_per_s",
-    "decode_tok_per_s",
-    "ttft_s",
-    "prefill_s",
-    "wall_s",
-    "peak_extra_bytes",
-    "kv_bytes",
-    "kv_held_bytes",
-    "forward_passes",
-    "new_tokens",
-    "pad_tokens",
-)
+FIGURES: dict[str, Callable[[RunResult], float | None]] = {
+    **{
+        name: attrgetter(name)
+        for name in (
+            "end_to_end_tok_per_s",
+            "decode_tok_per_s",
+            "ttft_s",
+            "prefill_s",
+            "wall_s",
+            "peak_extra_bytes",
+            "kv_bytes",
+            "kv_held_bytes",
+            "forward_passes",
+            "new_tokens",
+            "pad_tokens",
+            "largest_gap_s",
+            "reused_tokens",
+            "drafted_tokens",
+            "accepted_tokens",
+        )
+    },
+    **{f"step_{name}_s": attrgetter(f"step_latency_s.{name}") for name in ("p50", "p90", "p99")},
+    **{
+        figure.__name__: figure
+        for figure in (
+            metrics.ttft_p50_s,
+            metrics.own_ttft_p50_s,
+            metrics.padding,
+            metrics.between_passes_share,
+            metrics.acceptance,
+            metrics.tokens_per_pass,
+        )
+    },
+}
 
 
 def synthetic_requests(
@@ -66,11 +82,31 @@ def measure(
     results: dict[Case, list[RunResult]] = {case: [] for case in engines}
     for repeat in range(repeats + 1):
         for case, engine in engines.items():
-            result = fold(case.mode, requests, engine.run(requests, mode=case.mode))
+            events = CaseEngine(case, engine).run(requests, mode=case.mode)
+            result = metrics.fold(case.mode, requests, events)
             if repeat:
                 results[case].append(result)
             progress()
     return results
+
+
+def verdicts(
+    engines: Mapping[Case, Engine], requests: Sequence[Request], results: Mapping[Case, Sequence[RunResult]]
+) -> dict[str, tuple[Comparison, ...]]:
+    """Of each case but the first every row whose ids differ from the first's, and whether rounding did it."""
+    from kshipra.engine.review import compare
+
+    first, *others = results
+    found = {}
+    for case in others:
+        pair = {one.name: one for one in (first, case)}
+        found[case.name] = compare(
+            {name: CaseEngine(one, engines[one]) for name, one in pair.items()},
+            requests,
+            {name: (one.recipe, results[one][0]) for name, one in pair.items()},
+            every_row=True,
+        )
+    return found
 
 
 def spread(values: Sequence[float | None]) -> dict[str, float | None]:
@@ -81,12 +117,21 @@ def spread(values: Sequence[float | None]) -> dict[str, float | None]:
     return {"median": statistics.median(known), "min": min(known), "max": max(known)}
 
 
-def summarise(case: Case, engine: Engine, results: Sequence[RunResult]) -> dict[str, Any]:
+def summarise(
+    case: Case,
+    engine: Engine,
+    results: Sequence[RunResult],
+    reference: Sequence[RunResult],
+    judged: str = "end_to_end_tok_per_s",
+) -> dict[str, Any]:
     """One case as strict JSON: the medians under their plain names, and every figure's spread under
-    `spread`."""
-    spreads = {name: spread([getattr(result, name) for result in results]) for name in FIGURES}
-    for name in ("p50", "p90", "p99"):
-        spreads[f"step_{name}_s"] = spread([getattr(result.step_latency_s, name) for result in results])
+    `spread`. `against`: how many times as good as `reference` by the figure `judged`, repeat by repeat."""
+    spreads = {name: spread([figure(result) for result in results]) for name, figure in FIGURES.items()}
+    figure = FIGURES[judged]
+    pairs = [(figure(own), figure(other)) for own, other in zip(results, reference, strict=True)]
+    if judged.endswith("_s"):  # a time: less is better
+        pairs = [(other, own) for own, other in pairs]
+    spreads["against"] = spread([one / other if one and other else None for one, other in pairs])
     return {
         "case": case.name,
         "recipe": case.asked_as,
@@ -100,94 +145,6 @@ def summarise(case: Case, engine: Engine, results: Sequence[RunResult]) -> dict[
         "memory_method": results[0].memory_method,
         "spread": spreads,
     }
-
-
-def table(summaries: Sequence[dict[str, Any]]) -> Table:
-    """The cases side by side; every rate with its least and greatest, and against the first case."""
-    shown = Table(box=None, pad_edge=False)
-    for heading in (
-        "case",
-        "tok/s end to end",
-        "against",
-        "decode tok/s",
-        "TTFT ms",
-        "step p50 ms",
-        "p99 ms",
-    ):
-        shown.add_column(heading, justify="left" if heading == "case" else "right", no_wrap=heading == "case")
-    for heading in ("passes", "tokens", "peak extra MiB", "KV MiB"):
-        shown.add_column(heading, justify="right")
-    reference = summaries[0]["end_to_end_tok_per_s"]
-    for one in summaries:
-        rate = one["end_to_end_tok_per_s"]
-        shown.add_row(
-            one["case"],
-            _with_spread(one["spread"]["end_to_end_tok_per_s"]),
-            f"{rate / reference:.2f}x" if rate and reference else "–",
-            _with_spread(one["spread"]["decode_tok_per_s"]),
-            _scaled(one["ttft_s"], 1e3),
-            _scaled(one["step_p50_s"], 1e3),
-            _scaled(one["step_p99_s"], 1e3),
-            f"{one['forward_passes']:.0f}",
-            f"{one['new_tokens']:.0f}",
-            _scaled(one["peak_extra_bytes"], 2**-20),
-            _scaled(one["kv_bytes"], 2**-20),
-        )
-    return shown
-
-
-def compile_lines(summaries: Sequence[dict[str, Any]]) -> list[str]:
-    """What compiling took, which is in no figure of the table: a line for each case that is compiled."""
-    compiled = {one["case"]: one["compile_s"] for one in summaries if one["compile_s"] is not None}
-    return [
-        f"{case}: {f'compiled in {compile_s:.1f} s' if compile_s else 'compiled code taken from disk'}"
-        for case, compile_s in compiled.items()
-    ]
-
-
-def profile_table(name: str, profile: Profile) -> Group:
-    """The longest operations of a case's decode passes."""
-    title = f"{name}: no decode passes"
-    if profile.outside_share is not None:
-        title = (
-            f"{name}: {profile.passes} decode passes, {profile.wall_s * 1e3:.0f} ms under the profiler, "
-            f"{profile.outside_share:.1%} of it outside kernels"
-        )
-    shown = Table(box=None, pad_edge=False)
-    for heading in ("operation", "calls", "self ms", "share"):
-        shown.add_column(heading, justify="left" if heading == "operation" else "right")
-    for one in profile.operations:
-        shown.add_row(one.name, str(one.calls), f"{one.self_s * 1e3:.2f}", f"{one.share:.1%}")
-    return Group(Text(title, style="bold"), shown)
-
-
-def check_table(found: Sequence[Quality]) -> Table:
-    """What each case says against the reference, every figure with its bound."""
-    shown = Table(box=None, pad_edge=False)
-    headings = ("case", "greedy ids", "perplexity", "reference", "ratio", "top-1 agreement", "")
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading in headings[:2] else "right")
-    for one in found:
-        ratio = f"{_scaled(one.perplexity_ratio, 1, digits=6)} (bound {one.perplexity_bound:g})"
-        least = f" (bound {one.agreement_bound:.0%})" if one.agreement_bound is not None else ""
-        shown.add_row(
-            one.case,
-            one.verdict + _where(one),
-            _scaled(one.perplexity, 1, digits=6),
-            _scaled(one.reference_perplexity, 1, digits=6),
-            ratio,
-            f"{one.agreement:.1%}{least}",
-            "passed" if one.passed else "broken",
-        )
-    return shown
-
-
-def _where(quality: Quality) -> str:
-    """How many rows part, and where: "row 1 at token 5", both from 1."""
-    if not quality.parted:
-        return f" in {quality.rows} rows"
-    places = (f"row {one.row + 1} at token {one.position + 1}" for one in quality.parted)
-    return f" in {len(quality.parted)} of {quality.rows} rows: {', '.join(places)}"
 
 
 def _plain_settings(settings: argparse.Namespace) -> Iterator[tuple[str, Any]]:
@@ -218,13 +175,3 @@ def report(
         "identical_ids": all(first_difference(runs[0], run) is None for run in runs[1:]),
         "modes": list(summaries),
     }
-
-
-def _with_spread(figures: dict[str, float | None]) -> str:
-    if figures["median"] is None:
-        return "–"
-    return f"{figures['median']:.1f} ({figures['min']:.1f} to {figures['max']:.1f})"
-
-
-def _scaled(value: float | None, factor: float, *, digits: int = 3) -> str:
-    return "–" if value is None else f"{value * factor:.{digits}g}"

@@ -3,7 +3,12 @@ next."""
 
 
 class KshipraError(Exception):
-    """Something that the person at the page or the shell can put right."""
+    """Something that the person at the page or the shell can put right. `in_public` says it to strangers,
+    where the sentence names this machine's own files or programs."""
+
+    def __init__(self, sentence: str, *, in_public: str | None = None) -> None:
+        super().__init__(sentence)
+        self.in_public = in_public if in_public is not None else sentence
 
 
 class InputError(KshipraError):

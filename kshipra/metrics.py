@@ -9,14 +9,18 @@ here once.
 * decode rate: new tokens after each row's first / time of the decode passes. End-to-end: new tokens / wall
   time.
 * largest gap: the longest time between two passes that gave one row its tokens, over all rows.
-* accepted: guesses that became tokens, which is every new token of a row in a pass but its last, which the
-  pass chose itself. Acceptance is accepted / drafted; tokens a pass is new tokens / passes.
-* padding: the share of computed positions that were for nothing, pads / (pads + real tokens).
+* own TTFT of a row: from the end of the pass before its first to its first token; what it would be for a
+  request that finds nobody before it.
+* padding: columns that were computed for nothing / all that were computed. Between passes: what of the wall
+  time is in no forward pass and no choice of a token, which is who runs next, and moving rows.
+* accepted: guesses that became tokens; those behind a token that ends their row are not.
+  Acceptance, of a row or a run, is accepted / drafted; tokens a pass is new tokens / passes.
 * a rate without a positive denominator is None.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,7 +42,12 @@ def latency(times_s: Sequence[float]) -> Latency:
     return Latency(*(float(value) for value in np.percentile(times_s, (50, 90, 99))))
 
 
-def _row_result(request: Request, tokens: list[tuple[float, NewToken]]) -> RowResult:
+def acceptance(figures: RowResult | RunResult) -> float | None:
+    """The share of a row's or a run's guesses that became tokens; None where nothing was guessed."""
+    return figures.accepted_tokens / figures.drafted_tokens if figures.drafted_tokens else None
+
+
+def _row_result(request: Request, tokens: list[tuple[float, NewToken]], drafted: int) -> RowResult:
     reason: FinishReason | None = tokens[-1][1].finish_reason if tokens else None
     if reason is None:  # nothing said how it ended: nothing was asked for, or it was cut short
         reason = "length" if request.params.max_new_tokens == 0 else "cancelled"
@@ -50,6 +59,8 @@ def _row_result(request: Request, tokens: list[tuple[float, NewToken]]) -> RowRe
         finish_reason=reason,
         ttft_s=tokens[0][0] if tokens else None,
         seed=request.params.seed if request.params.temperature > 0 else None,
+        drafted_tokens=drafted,
+        accepted_tokens=sum(token.guessed for _, token in tokens),
     )
 
 
@@ -57,10 +68,12 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
     """The RunResult of all `events` so far; a row without a last token was cancelled."""
     steps = tuple(events)
     tokens: dict[int, list[tuple[float, NewToken]]] = {request.row: [] for request in requests}
+    drafted = Counter[int]()
     for step in steps:
         for token in step.new_tokens:
             tokens[token.row].append((step.at_s, token))
-    rows = tuple(_row_result(request, tokens[request.row]) for request in requests)
+        drafted.update(dict(zip(step.rows, step.row_drafted_tokens, strict=False)))
+    rows = tuple(_row_result(request, tokens[request.row], drafted[request.row]) for request in requests)
     decode_s = [step.elapsed_s for step in steps if step.phase == "decode"]
     prefill_s = [step.elapsed_s for step in steps if step.phase == "prefill"]
     new_tokens = sum(row.new_tokens for row in rows)
@@ -88,25 +101,49 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
         largest_gap_s=max(gaps, default=None),
         reused_tokens=sum(step.reused_tokens for step in steps),
         drafted_tokens=sum(step.drafted_tokens for step in steps),
-        accepted_tokens=sum(
-            len(step.new_tokens) - len({token.row for token in step.new_tokens}) for step in steps
-        ),
+        accepted_tokens=sum(row.accepted_tokens for row in rows),
+        draft_s=sum(step.draft_s for step in steps),
     )
+
+
+def ttft_p50_s(result: RunResult) -> float | None:
+    """Median over the rows, those that wait included."""
+    return _median(row.ttft_s for row in result.rows)
+
+
+def own_ttft_p50_s(result: RunResult) -> float | None:
+    first_at_s: dict[int, float] = {}
+    turn_at_s: dict[int, float] = {}
+    before_s = 0.0
+    for step in result.steps:
+        for row in step.rows:
+            turn_at_s.setdefault(row, before_s)
+        for token in step.new_tokens:
+            first_at_s.setdefault(token.row, step.at_s)
+        before_s = step.at_s
+    return _median(at_s - turn_at_s[row] for row, at_s in first_at_s.items())
 
 
 def padding(result: RunResult) -> float | None:
     """The share of computed positions that were padding; None where nothing was computed."""
-    computed = result.pad_tokens + sum(step.processed_tokens for step in result.steps)
-    return result.pad_tokens / computed if computed else None
+    return share(result.pad_tokens, result.pad_tokens + sum(step.processed_tokens for step in result.steps))
 
 
-def acceptance(result: RunResult) -> float | None:
-    """The share of guesses that became tokens."""
-    return result.accepted_tokens / result.drafted_tokens if result.drafted_tokens else None
+def between_passes_share(result: RunResult) -> float | None:
+    return share(result.wall_s - sum(step.elapsed_s for step in result.steps), result.wall_s)
 
 
 def tokens_per_pass(result: RunResult) -> float | None:
-    return rate(result.new_tokens, result.forward_passes)
+    return share(result.new_tokens, result.forward_passes)
+
+
+def share(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from kshipra.limits import whole_characters
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 LONGEST_CHARACTER = 8  # tokens that may hold back text before the window is cut; four bytes make a character
-USER_TEXT = "\ue000kshipra-user-text\ue000"  # a private-use mark where the template puts the person's words
+MARK = "\ue000kshipra-{}\ue000"  # private-use characters where the template puts what was said
 
 
 class Tokenizer:
@@ -62,26 +62,41 @@ class Tokenizer:
             return self.inner.encode(text, add_special_tokens=add_special_tokens, split_special_tokens=True)
         return list(self.inner.encode(text))
 
-    def encode_chat(self, text: str) -> list[int]:
-        """Ids of `text` as the user's turn in the model's chat template, ready for the answer.
+    def encode_chat(self, text: str, earlier: Sequence[tuple[str, Sequence[int]]] = ()) -> list[int]:
+        """Ids of `text` as the user's turn in the model's chat template, ready for the answer, behind
+        `earlier` turns: what was said, and the ids that answered, which stay those ids.
 
-        The template is cut at its control tokens; what lies between them, the person's text included, is
-        encoded as plain characters. InputError where the model has no template.
+        The template is cut at its control tokens and answers; what lies between them, the person's text
+        included, is encoded as plain characters. InputError where the model has no template.
         """
         if not self.has_chat_template:
             raise InputError("This model has no chat template: switch to raw text.")
-        turn = [{"role": "user", "content": USER_TEXT}]
-        written = self.inner.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-        control = {token: self.inner.convert_tokens_to_ids(token) for token in self.inner.all_special_tokens}
+        turns = [
+            {"role": ("user", "assistant")[n % 2], "content": MARK.format(n)}
+            for n in range(2 * len(earlier) + 1)
+        ]
+        written = self.inner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        said = {MARK.format(2 * n): own for n, own in enumerate([*(own for own, _ in earlier), text])}
+        known = {token: [self.inner.convert_tokens_to_ids(token)] for token in self.inner.all_special_tokens}
+        known |= {MARK.format(2 * n + 1): list(answer) for n, (_, answer) in enumerate(earlier)}
+        said_here = re.compile("|".join(map(re.escape, said)))
         ids: list[int] = []
         for part in re.split(
-            "(" + "|".join(map(re.escape, sorted(control, key=len, reverse=True))) + ")", written
+            "(" + "|".join(map(re.escape, sorted(known, key=len, reverse=True))) + ")", written
         ):
-            if part in control:
-                ids.append(control[part])
+            if part in known:
+                ids += known[part]
             elif part:
-                ids += self.encode(part.replace(USER_TEXT, text), add_special_tokens=False)
+                plain = said_here.sub(lambda found: said[found[0]], part)
+                ids += self.encode(plain, add_special_tokens=False)
         return ids
+
+    def names(self, ids: int) -> dict[int, str]:
+        """What every token stands for, or the text of each of the first `ids` where the tokenizer has no
+        list."""
+        if hasattr(self.inner, "get_vocab"):
+            return {id: name for name, id in self.inner.get_vocab().items()}
+        return {id: self.decode([id]) for id in range(ids)}
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids` without control tokens and without any tidying of spaces; ids without text are

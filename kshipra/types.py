@@ -114,7 +114,7 @@ class Batching:
 
     rows: int | None = None
     cache_tokens: int | None = None
-    chunk_tokens: int = 64
+    chunk_tokens: int = 128
 
     def __post_init__(self) -> None:
         _require_number("chunk_tokens", self.chunk_tokens, 1, math.inf, int)
@@ -136,7 +136,7 @@ class NewToken:
     """A token that the model produced. `text` is what may be shown now: "" while a character is unfinished.
 
     `log_probability` is the model's own, before temperature and cut-offs, and `best` its likeliest ids with
-    theirs, best first.
+    theirs, best first. `guessed`: it was a guess that came true.
     """
 
     row: int
@@ -145,6 +145,7 @@ class NewToken:
     finish_reason: FinishReason | None = None
     log_probability: float | None = None
     best: tuple[tuple[int, float], ...] = ()
+    guessed: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,8 @@ class StepEvent:
     flops: int
     reused_tokens: int = 0  # of the rows' prompts, what was in the cache before this, their first pass
     drafted_tokens: int = 0  # of the processed ones, those that were a guess
+    row_drafted_tokens: tuple[int, ...] = ()  # the same for each of `rows`; empty where nothing guesses
+    draft_s: float = 0.0  # of `elapsed_s`, what guessing took: a draft model's own passes, or a look-up
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,8 @@ class RowResult:
     finish_reason: FinishReason
     ttft_s: float | None
     seed: int | None
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -221,6 +226,7 @@ class RunResult:
     reused_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    draft_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Strict JSON: no NaN, no infinity; unknown is null."""
@@ -284,6 +290,7 @@ class ModelChoice:
     weights: str = "native"
     execution: str = "eager"
     implementation: str = "auto"
+    draft: str | None = None  # the smaller model that guesses for it in mode draft_model
 
 
 @dataclass(frozen=True)

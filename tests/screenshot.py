@@ -15,6 +15,11 @@ from browser import FLAGS, find_chromium
 ASSETS = Path(__file__).parents[1] / "assets"
 VIEWS = ("race", "timeline", "proof", "prediction", "export", "history")
 SIZES = ((1440, 900), (390, 844))
+SAID = (  # by three visitors of the live batch
+    ("Write three sentences about rivers.", "Now about a mountain."),
+    ("What is a cache?", "Give an example from a kitchen."),
+    ("Tell me a story about a clock.", "How does it end?"),
+)
 
 
 def finish(page: Page, press: str) -> None:
@@ -68,6 +73,7 @@ def main(url: str = "http://127.0.0.1:7860/") -> None:
             page.close()
         for width, height in SIZES:
             lab(browser.new_page(viewport={"width": width, "height": height}), url, width)
+        live(browser, url)
         browser.close()
     print(f"wrote {ASSETS / 'page.png'} and {ASSETS / 'views'}")
 
@@ -104,6 +110,25 @@ def lab(page: Page, url: str, width: int) -> None:
         page.locator("#study").screenshot(path=target)
     else:
         page.screenshot(path=target, full_page=True)
+
+
+def live(browser: Browser, url: str) -> None:
+    """Three visitors of the live batch, each with two messages; what one of them sees in his second."""
+    tabs = [browser.new_context(viewport=dict(zip(("width", "height"), SIZES[0], strict=True))) for _ in SAID]
+    pages = [tab.new_page() for tab in tabs]
+    for page in pages:
+        page.goto(f"{url}#live")
+        page.wait_for_function("document.querySelector('.k-live-figures dd')?.textContent.endsWith('of 8')")
+    for page, said in zip(pages, SAID, strict=True):
+        for text in said:
+            page.fill("#live-say", text)
+            page.press("#live-say", "Enter")
+    first = pages[0]
+    first.wait_for_selector(".k-turn[data-number='1'][data-state='answering']", timeout=180_000)
+    first.wait_for_timeout(1500)
+    first.screenshot(path=ASSETS / "views" / "live.png")
+    for tab in tabs:
+        tab.close()
 
 
 if __name__ == "__main__":

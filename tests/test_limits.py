@@ -13,8 +13,9 @@ import pytest
 from conftest import byte_level_tokenizer
 from fakes import FakeModel
 from kshipra import limits
+from kshipra.backends.local import sentence_for
 from kshipra.engine.runner import Engine
-from kshipra.errors import InputError
+from kshipra.errors import InputError, ModelError
 from kshipra.types import ModelChoice, Plan, SamplingParams
 
 RECIPES = ("no-cache", "kv-cache", "batch")
@@ -113,12 +114,10 @@ def test_a_good_plan_passes_and_so_do_the_ends_of_its_ranges():
     limits.check_plan(GOOD, RECIPES)
     limits.check_plan(
         changed(
-            prompts=("x" * limits.MAX_PROMPT_CHARS,) * limits.MAX_PROMPTS,
+            prompts=("x" * limits.OWN.prompt_chars,) * limits.OWN.prompts,
             recipes=RECIPES,
-            choice=ModelChoice("m" * limits.MAX_MODEL_CHARS),
-            params=SamplingParams(
-                limits.MAX_NEW_TOKENS, stop=("s" * limits.MAX_STOP_CHARS,) * limits.MAX_STOPS
-            ),
+            choice=ModelChoice("m" * limits.MODEL_CHARS),
+            params=SamplingParams(limits.OWN.new_tokens, stop=("s" * limits.STOP_CHARS,) * limits.STOPS),
         ),
         RECIPES,
     )
@@ -245,3 +244,39 @@ def test_odd_characters_reach_the_model_as_text(engine):
 def test_half_a_character_is_replaced(engine):
     row = engine.generate(["a\ud83d"], params=SamplingParams(1)).rows[0]
     assert row.prompt_tokens == 1 + len("\N{REPLACEMENT CHARACTER}".encode())
+
+
+# A page for strangers
+
+
+STRANGERS = limits.public("my/own")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompts": ("x",) * 9}, ("Prompts", "1 to 8")),
+        ({"prompts": ("x" * 4_001,)}, ("Prompt 1", "4,000")),
+        ({"params": SamplingParams(257)}, ("Max new tokens", "0 to 256")),
+        ({"choice": ModelChoice("/etc")}, ("Model", "my/own", "smollm2-135m-instruct")),
+        ({"choice": ModelChoice("../x.gguf")}, ("Model",)),
+        ({"choice": ModelChoice("other/model")}, ("Model",)),
+        ({"choice": ModelChoice("m" * 200)}, ("Model",)),
+    ],
+)
+def test_strangers_may_ask_for_less(changes, words):
+    limits.check_plan(changed(**changes), RECIPES)
+    refused(lambda: limits.check_plan(changed(**changes), RECIPES, limits=STRANGERS), *words)
+
+
+@pytest.mark.parametrize("name", ["my/own", "gpt2", "GPT2"])
+def test_strangers_may_ask_for_what_is_offered(name):
+    limits.check_plan(changed(choice=ModelChoice(name)), RECIPES, limits=STRANGERS)
+
+
+def test_what_names_this_machine_is_not_told_to_strangers(caplog):
+    error = ModelError("It cannot be kept in /home/me.", in_public="It cannot be kept.")
+    assert sentence_for(error) == "It cannot be kept in /home/me."
+    assert sentence_for(error, public=True) == "It cannot be kept."
+    assert "/home/me" in caplog.text  # who runs the server reads it there
+    assert sentence_for(InputError("Prompt 1 is empty."), public=True) == "Prompt 1 is empty."

@@ -15,7 +15,7 @@ from fakes import FakeModel
 from kshipra.engine import job
 from kshipra.engine.runner import Engine
 from kshipra.errors import InputError
-from kshipra.metrics import Difference, first_difference, fold, latency, rate, speed_up
+from kshipra.metrics import Difference, acceptance, first_difference, fold, latency, rate, speed_up
 from kshipra.types import FinishReason, NewToken, Phase, Request, RunResult, SamplingParams, StepEvent
 
 MODES = ("no_cache", "kv_cache", "static_batch")
@@ -110,6 +110,32 @@ def test_rows_one_after_another_wait_for_their_first_token():
     assert [row.ttft_s for row in result.rows] == [0.2, 0.5]
     assert (result.ttft_s, result.prefill_s) == (0.2, pytest.approx(0.4))
     assert result.decode_tok_per_s == pytest.approx(10)
+
+
+def test_guesses_are_counted_row_by_row():
+    """Three were guessed for row 0, of which two came true, the second an end; one for row 1, in vain."""
+    guessed = [NewToken(0, 3, "d", guessed=True), NewToken(0, 4, "", "stop", guessed=True)]
+    events = [
+        step(0, "prefill", [(0, 1, None), (1, 2, None)], elapsed_s=0.4, at_s=0.5),
+        step(
+            1,
+            "decode",
+            [],
+            elapsed_s=0.3,
+            at_s=1.0,
+            rows=(1, 0),
+            new_tokens=(NewToken(1, 2, "c"), *guessed),
+            drafted_tokens=4,
+            row_drafted_tokens=(1, 3),
+            draft_s=0.1,
+        ),
+        step(2, "decode", [(1, 2, "length")], elapsed_s=0.1, at_s=1.1, row_drafted_tokens=(0,)),
+    ]
+    result = fold("draft_model", [request(0), request(1), request(2)], events)
+    assert [(row.drafted_tokens, row.accepted_tokens) for row in result.rows] == [(3, 2), (1, 0), (0, 0)]
+    assert [acceptance(row) for row in result.rows] == [pytest.approx(2 / 3), 0.0, None]
+    assert (result.drafted_tokens, result.accepted_tokens, result.draft_s) == (4, 2, 0.1)
+    assert acceptance(result) == 0.5
 
 
 def test_rows_that_were_cut_short_are_cancelled_and_keep_what_they_have():

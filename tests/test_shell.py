@@ -228,6 +228,21 @@ def test_bench_prompts_have_their_length_differ_and_are_not_cut_short_by_an_end(
 # models
 
 
+def test_a_draft_guesses_in_generate_and_in_bench(capsys, folder):
+    drafted = ("--model", folder, "--draft", folder)
+    out = said(capsys, "generate", "Hello", "--mode", "draft_model", *drafted, "--json")
+    result = strict(out)
+    assert result["accepted_tokens"] == result["drafted_tokens"] > 0
+    assert result["rows"][0]["accepted_tokens"] == result["accepted_tokens"]
+    assert main(["generate", "Hello", "--mode", "draft_model", *drafted]) == 0
+    assert f"100% of {result['drafted_tokens']} guesses" in capsys.readouterr().err
+    asked = ("--mode", "kv_cache,draft_model", "--check", "--json", "-")
+    report = strict(said(capsys, "bench", *drafted, *BENCH, *asked).splitlines()[-1])
+    assert report["identical_ids"]
+    assert report["modes"][1]["forward_passes"] < report["modes"][0]["forward_passes"]
+    assert [one["verdict"] for one in report["check"]] == ["identical"] * 2
+
+
 def test_models_lists_the_catalogue(capsys):
     out = said(capsys, "models")
     for entry in catalogue.ENTRIES:
@@ -262,6 +277,11 @@ TINY = "TINY"  # stands for the folder
         ((*GENERATE, TINY, "--device", "tpu"), ("tpu", "cpu")),
         ((*GENERATE, TINY, "--device", "cpu:9x"), ("cpu:9x",)),
         ((*GENERATE, TINY, "--implementation", "magic"), ("magic", "auto, native, transformers")),
+        ((*GENERATE, TINY, "--mode", "draft_model"), ("second, smaller model", "--draft NAME")),
+        ((*GENERATE, TINY, "--draft", TINY), ("--draft", "--mode draft_model")),
+        ((*GENERATE, TINY, "--mode", "draft_model", "--draft", "./missing"), ("./missing",)),
+        (("bench", "--model", TINY, "--mode", "kv_cache,draft_model"), ("--draft NAME",)),
+        (("bench", "--model", TINY, "--mode", "kv_cache", "--draft", TINY), ("--mode draft_model",)),
         ((*GENERATE, TINY, "--wrong"), ("--wrong",)),
         ((*GENERATE, "/no/such/folder"), ("/no/such/folder",)),
         ((*GENERATE, "./missing"), ("./missing",)),

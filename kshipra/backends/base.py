@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from kshipra.backends.lobby import Lobby
+from kshipra.limits import Limits
 from kshipra.types import DeviceChoice, Failed, Kept, Loading, Message, ModelChoice, Plan, Ready
 
 
@@ -19,6 +21,10 @@ class Run(Protocol):
 
 
 class Backend(Protocol):
+    limits: Limits  # what one visitor may ask for
+    lobby: Lobby | None
+    """Where visitors' requests join the live batch; None where requests cannot share one."""
+
     def submit(self, plan: Plan) -> Run:
         """Queue `plan`. Raises KshipraError at once for a plan out of its limits or a full queue."""
 

@@ -11,9 +11,13 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any
 
-from kshipra import limits, metrics
+from kshipra import metrics
 from kshipra.backends.kept import Asked, KeptTexts, PlanTexts, asked_of
+from kshipra.backends.live import Live
+from kshipra.backends.lobby import Lobby
+from kshipra.backends.runlog import RunLog
 from kshipra.errors import KshipraError
+from kshipra.limits import OWN, Limits, check_plan
 from kshipra.modes import mode_named
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, RECIPES, recipe_named
 from kshipra.types import (
@@ -57,6 +61,7 @@ class LocalRun:
         self._backend = backend
         self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._stop = threading.Event()
+        self.log = RunLog(choice, plan)
 
     def messages(self, timeout_s: float) -> list[Message]:
         try:
@@ -75,15 +80,19 @@ class LocalRun:
         return self._stop.is_set()
 
     def tell(self, message: Message) -> None:
+        self.log.add(message)
         self._told.put(message)
 
 
 class LocalBackend:
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = OWN) -> None:
+        self.limits = limits
         self._changed = threading.Condition()
         self._waiting: list[LocalRun] = []
-        self._current: LocalRun | None = None
+        self._current: LocalRun | Live | None = None
         self._closed = False
+        self.lobby = Lobby(self._changed, lambda: bool(self._waiting) or isinstance(self._current, LocalRun))
+        self._live = Live(self.lobby)
         self._loaded: tuple[ModelChoice, Engine] | None = None
         self._variants: dict[Asked, Engine] = {}  # of what is loaded, as a recipe asks for it
         self._kept = KeptTexts()  # by those variants
@@ -92,7 +101,7 @@ class LocalBackend:
         self._thread.start()
 
     def submit(self, plan: Plan) -> LocalRun:
-        limits.check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.unavailable())
+        check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.unavailable(), self.limits)
         return self._enqueue(LocalRun(self, plan.choice, plan))
 
     def preload(self, choice: ModelChoice) -> LocalRun:
@@ -123,7 +132,8 @@ class LocalBackend:
         with self._changed:
             self._closed = True
             if self._current is not None:
-                self._current._stop.set()
+                self._current.stop()
+            self._live.stop()
             self._changed.notify_all()
         self._thread.join()
         self._loaded = None
@@ -155,28 +165,35 @@ class LocalBackend:
             if place:
                 run.tell(Queued(place))
 
-    def _next(self) -> LocalRun | None:
+    def _next(self) -> LocalRun | Live | None:
+        """Who has the model next: a run in its turn, else all who share the live one."""
         with self._changed:
             self._current = None
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._changed.wait_for(lambda: self._waiting or self._live.wanted or self._closed)
             if self._closed:
                 for run in self._waiting:
                     run.tell(Ended(stopped=True))
                 return None
-            self._current = self._waiting.pop(0)
-            self._tell_places()
+            if self._waiting:
+                self._current = self._waiting.pop(0)
+                self._current.log.begin()
+                self._tell_places()
+            else:
+                self._current = self._live.on(self._loaded[0] if self._loaded else None)
             return self._current
 
     def _work(self) -> None:
         while (run := self._next()) is not None:
             try:
                 engine = self._engine(run)
-                if run.plan is not None:
+                if isinstance(run, Live):
+                    run.work(engine)
+                elif run.plan is not None:
                     self._serve(run, run.plan, engine)
             except Stopped:
                 pass
             except Exception as error:  # the thread must outlive whatever a run does
-                run.tell(Failed(sentence_for(error)))
+                run.tell(Failed(self._sentence(error)))
             finally:
                 run.tell(Ended(run.stopped()))
 
@@ -193,12 +210,13 @@ class LocalBackend:
                 recipe = recipe_named(key)
                 mode_named(recipe.mode).check(requests)  # before an engine is made for nothing
                 own = self._variant(run, recipe, engine)
+                options = how(plan, recipe, texts)
+                own.check(requests, mode_named(recipe.mode), options["batching"])
             except Stopped:
                 raise
             except KshipraError as error:  # it cannot be had here, which costs the other recipes nothing
-                run.tell(Failed(str(error), key, unavailable=True))
+                run.tell(Failed(self._sentence(error), key, unavailable=True))
                 continue
-            options = how(plan, recipe, texts)
             result = None if run.stopped() else self._recipe(run, recipe, requests, own, options)
             if result is None:
                 return
@@ -258,30 +276,34 @@ class LocalBackend:
                 events.append(event)
                 run.tell(Stepped(key, event))
         except Exception as error:
-            run.tell(Failed(sentence_for(error), key, metrics.fold(mode, requests, events)))
+            run.tell(Failed(self._sentence(error), key, metrics.fold(mode, requests, events)))
             return None
         result = metrics.fold(mode, requests, events)
         run.tell(Finished(key, result, any(row.finish_reason == "cancelled" for row in result.rows)))
         return result
 
-    def _engine(self, run: LocalRun) -> Engine:
+    def _sentence(self, error: Exception) -> str:
+        return sentence_for(error, public=self.limits.public)
+
+    def _engine(self, run: LocalRun | Live) -> Engine:
         """The engine of the run's choice. The one before stays until the new one is there, then goes."""
         if self._loaded is None or self._loaded[0] != run.choice:
             before = self._model if isinstance(self._model, Ready) else None
             self._variants.clear()  # first, so that they take no memory beside the new model
+            self._live.forget_model()
             self._kept = KeptTexts()
             try:
                 self._loaded = (run.choice, self._load(run))
             except Exception as error:
                 stopped = isinstance(error, Stopped)
-                self._model = before or (None if stopped else Failed(sentence_for(error)))
+                self._model = before or (None if stopped else Failed(self._sentence(error)))
                 raise
         engine = self._loaded[1]
         self._model = engine.describe()
         run.tell(self._model)
         return engine
 
-    def _load(self, run: LocalRun) -> Engine:
+    def _load(self, run: LocalRun | Live) -> Engine:
         from kshipra.engine.devices import free_bytes
         from kshipra.engine.runner import load_choice
 
@@ -309,10 +331,12 @@ def how(plan: Plan, recipe: Recipe, texts: PlanTexts) -> dict[str, Any]:
     }
 
 
-def sentence_for(error: Exception) -> str:
+def sentence_for(error: Exception, *, public: bool = False) -> str:
     """What a person is told about `error`; what they cannot mend goes to the log with its traceback."""
     if isinstance(error, KshipraError):
-        return str(error)
+        if public and error.in_public != str(error):
+            log.warning("%s", error)
+        return error.in_public if public else str(error)
     if isinstance(error, MemoryError) or "memory" in str(error).lower():
         log.warning("out of memory", exc_info=error)
         return (

@@ -95,7 +95,8 @@ def decode_function(progress: Progress = silent) -> tuple[Callable[..., None], b
         reason = next((line for line in complaints if "error" in line), complaints[0]).strip()
         raise InputError(
             f"Compiled execution is unavailable: {Path(program).name} could not make it ({reason:.160}); "
-            "choose eager."
+            "choose eager.",
+            in_public="Compiled execution is unavailable: this server could not make it; choose eager.",
         ) from error
     function.restype = None
     return function, missing

@@ -25,6 +25,7 @@ from kshipra.text import Detokenizer, StopFilter, Tokenizer
 from kshipra.types import UNBOUNDED, Batching, FinishReason, NewToken, Request, StepEvent
 
 if TYPE_CHECKING:
+    from kshipra.engine.drafts import Drafter
     from kshipra.models.hf import GenerateCache
 
 Observer = Callable[[int, int, torch.Tensor], None]  # row, how many tokens it has, its logits (V)
@@ -53,10 +54,22 @@ class Row:
         self._detokenizer = Detokenizer(tokenizer, request.prompt_ids)
         self._stop = StopFilter(params.stop)
 
-    def take(self, id: int, among: Candidates) -> NewToken:
+    @property
+    def room(self) -> int:
+        """Guesses that a pass may check behind the newest id, which give one token more: none past the row's
+        limit or the model's context, none for a row that has ended."""
+        if self.finish_reason is not None:
+            return 0
+        left = self.params.max_new_tokens - (len(self.ids) - len(self.request.prompt_ids)) - 1
+        return left if self._context is None else min(left, self._context - len(self.ids))
+
+    def ends_with(self, id: int) -> bool:
+        return id in self._eos_ids
+
+    def take(self, id: int, among: Candidates, *, guessed: bool) -> NewToken:
         """Append a new id and decide whether the row has ended; an end token counts, but has no text."""
         self.ids.append(id)
-        ended = id in self._eos_ids
+        ended = self.ends_with(id)
         text = "" if ended else self._stop.push(self._detokenizer.push(id))
         new_tokens = len(self.ids) - len(self.request.prompt_ids)
         if ended or self._stop.stopped:
@@ -69,7 +82,7 @@ class Row:
             text += self._stop.push(self._detokenizer.flush())
             self.finish_reason = "stop" if self._stop.stopped else self.finish_reason
             text += self._stop.flush()
-        return NewToken(self.request.row, id, text, self.finish_reason, *among)
+        return NewToken(self.request.row, id, text, self.finish_reason, *among, guessed)
 
 
 class Batch:
@@ -83,10 +96,12 @@ class Batch:
         pad_id: int,
         device: torch.device,
         reused: Sequence[int] | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         """`reused`: how many of each row's first ids `cache` has already, all ending in its last column."""
         self.rows = list(rows)
         self.cache: KVCache | GenerateCache | None = cache
+        self.drafter = drafter
         reused = reused or [0] * len(rows)
         self.reused = sum(reused)  # told by the first pass
         starts, rests = zip(
@@ -118,6 +133,12 @@ class Batch:
     @property
     def running(self) -> list[Row]:
         return [row for row in self.rows if row.finish_reason is None]
+
+    @property
+    def caches(self) -> list[KVCache | GenerateCache]:
+        """Its own, and that of a draft model."""
+        both = (self.cache, self.drafter.cache if self.drafter is not None else None)
+        return [cache for cache in both if cache is not None]
 
     def read(self, columns: int) -> list[int]:
         """The next `columns` have been through a pass: how many real tokens of each row they held."""
@@ -187,8 +208,9 @@ class Job:
         choose: Chooser = next_ids,
         batching: Batching = UNBOUNDED,
         prefixes: PrefixCache | None = None,
+        draft: CausalLM | None = None,
     ) -> None:
-        self.prefixes = prefixes
+        self.prefixes, self.draft = prefixes, draft
         self.batching = batching
         self.model, self.tokenizer, self.device = model, tokenizer, device
         self.layout, self.observe, self.choose = layout, observe, choose
@@ -199,9 +221,9 @@ class Job:
         self._resumed_s = time.perf_counter()
         self._passes = 0
 
-    def batch(self, requests: Sequence[Request], *, cached: bool) -> Batch:
+    def batch(self, requests: Sequence[Request], *, cached: bool, drafter: Drafter | None = None) -> Batch:
         """A new batch whose prompts are still to be read; with `cached`, later passes read the new tokens
-        only."""
+        only, and what `drafter` guesses."""
         context = self.model.spec.context
         rows = [Row(request, self.tokenizer, self.model.eos_ids, context) for request in requests]
         self._rows.update((row.request.row, row) for row in rows)
@@ -209,9 +231,9 @@ class Job:
         if self.prefixes is not None and cached:
             parts = [self.prefixes.longest(row.ids) for row in rows]
             cache, reused = KVCache.starting(parts), [length for length, _ in parts]
-            return Batch(rows, cache=cache, pad_id=pad_id, device=self.device, reused=reused)
+            return Batch(rows, cache=cache, pad_id=pad_id, device=self.device, reused=reused, drafter=drafter)
         cache = self.layout.cache() if cached else None
-        return Batch(rows, cache=cache, pad_id=pad_id, device=self.device)
+        return Batch(rows, cache=cache, pad_id=pad_id, device=self.device, drafter=drafter)
 
     def cancel(self, row: int) -> None:
         """End the request of that number before its next token, wherever it is; one that has ended stays."""
@@ -229,22 +251,24 @@ class Job:
         slots.leave(batch)
 
     @torch.inference_mode()
-    def step(self, batch: Batch, drafts: Sequence[Sequence[int]] = ()) -> StepEvent:
+    def step(self, batch: Batch) -> StepEvent:
         """One pass over the columns that the cache does not have, and a new token for every running row.
 
-        `drafts` guesses a few ids of each row behind its newest: then there are as many new tokens as guess
-        and choice agree on, and one more. They are those that steps without guesses would choose, with the
-        same draws of the row's seed: a guess x is accepted with the probability p(x) that it is drawn, else
-        the draw is the token, which is rejection sampling of a draft that is sure of itself (Leviathan et al.
-        2023).
+        Once the prompts have been read, the batch's drafter guesses a few ids of each row behind its newest:
+        then there are as many new tokens as guess and choice agree on, and one more. They are those that
+        steps without guesses would choose, with the same draws of the row's seed: a guess x is accepted with
+        the probability p(x) that it is drawn, else the draw is the token, which is rejection sampling of a
+        draft that is sure of itself (Leviathan et al. 2023).
         """
         started_s = time.perf_counter()
+        guessing = batch.drafter is not None and batch.decoding
+        drafts = batch.drafter.guess(batch) if guessing else ()
+        draft_s = time.perf_counter() - started_s if guessing else 0.0
         guesses = batch.guess(drafts)
         logits = self._forward(batch, batch.unread, keep=1 + guesses)  # (B, keep, V)
         chosen = self._choose(batch, logits, drafts)
-        return self.took(
-            batch, logits, chosen, time.perf_counter() - started_s, drafted=sum(map(len, drafts))
-        )
+        elapsed_s = time.perf_counter() - started_s
+        return self.took(batch, logits, chosen, elapsed_s, drafts=drafts, draft_s=draft_s)
 
     @torch.inference_mode()
     def took(
@@ -254,14 +278,24 @@ class Job:
         chosen: Sequence[Sequence[int]],
         elapsed_s: float,
         *,
-        drafted: int = 0,
+        drafts: Sequence[Sequence[int]] = (),
+        draft_s: float = 0.0,
     ) -> StepEvent:
         """The event of a pass that is over, whoever ran it: its last logits (B, keep, V) chose some ids of
-        each row, one more than guesses came true, and `elapsed_s` went by until they were on the host."""
+        each row, one more than of its `drafts` came true, and `elapsed_s` went by until they were on the
+        host, of it `draft_s` for guessing."""
         running, guesses = batch.running, logits.shape[1] - 1
+        drafted = tuple(len(draft) for row, draft in zip(batch.rows, drafts, strict=False) if row in running)
         tokens = self._taken(batch, logits, chosen)
         event = self._event(
-            batch, batch.unread, running, tokens, elapsed_s, kept=1 + guesses, drafted=drafted
+            batch,
+            batch.unread,
+            running,
+            tokens,
+            elapsed_s,
+            kept=1 + guesses,
+            drafted=drafted,
+            draft_s=draft_s,
         )
         self._remember(batch, running, is_prompt=event.phase == "prefill")
         batch.settle(guesses, [len(ids) - 1 for ids in chosen])
@@ -306,11 +340,13 @@ class Job:
         among = iter(zip(candidates(used, flat), used, strict=True))
         tokens = []
         for row, ids in zip(batch.rows, chosen, strict=True):
-            for id, (best, own) in zip(ids, list(islice(among, len(ids))), strict=True):
+            for left, id, (best, own) in zip(
+                range(len(ids))[::-1], ids, list(islice(among, len(ids))), strict=True
+            ):
                 if row.finish_reason is None:
                     self.observe(row.request.row, len(row.ids) - len(row.request.prompt_ids), own)
                     self.resume()
-                    tokens.append(row.take(id, best))
+                    tokens.append(row.take(id, best, guessed=left > 0))
                     self.pause()
         self.resume()
         return tuple(tokens)
@@ -327,14 +363,8 @@ class Job:
         """Logits (B, keep, V) of the last of `columns` new columns T behind those that are stored."""
         end = batch.stored + columns
         valid = batch.valid[:, :end]
-        plain = batch.dense and (columns == 1 or batch.stored == 0)
-        return self.model.forward(
-            batch.ids[:, batch.stored : end],
-            self.layout.positions(valid, columns),
-            None if plain else self.layout.attention_mask(valid, columns),
-            batch.cache,
-            keep,
-        )
+        positions, mask = self.layout.placed(valid, columns, dense=batch.dense)
+        return self.model.forward(batch.ids[:, batch.stored : end], positions, mask, batch.cache, keep)
 
     def _event(
         self,
@@ -345,7 +375,8 @@ class Job:
         elapsed_s: float,
         *,
         kept: int = 1,
-        drafted: int = 0,
+        drafted: tuple[int, ...] = (),
+        draft_s: float = 0.0,
     ) -> StepEvent:
         """Host work after a pass over the next `columns`, outside its measured time: what it took and what
         memory there is."""
@@ -368,13 +399,15 @@ class Job:
             pad_tokens=rows * columns - processed,
             elapsed_s=elapsed_s,
             at_s=self.clock_s(),
-            kv_bytes=batch.cache.used_bytes if batch.cache is not None else 0,
-            kv_held_bytes=batch.cache.held_bytes if batch.cache is not None else 0,
+            kv_bytes=sum(cache.used_bytes for cache in batch.caches),
+            kv_held_bytes=sum(cache.held_bytes for cache in batch.caches),
             resident_bytes=resident_bytes,
             peak_extra_bytes=peak_extra_bytes,
             memory_method=self.meter.method,
             flops=pass_flops(self.model.spec, rows=rows, columns=columns, stored=stored, kept=kept),
-            drafted_tokens=drafted,
+            drafted_tokens=sum(drafted),
+            row_drafted_tokens=drafted,
+            draft_s=draft_s,
             reused_tokens=reused,
         )
 

@@ -19,6 +19,12 @@ class Layout(NamedTuple):
     attention_mask: Callable[[Tensor, int], Tensor]  # valid (B, S), T -> (B, 1, T, S)
     cache: type[KVCache]
 
+    def placed(self, valid: Tensor, columns: int, *, dense: bool) -> tuple[Tensor, Tensor | None]:
+        """Positions and mask of the last `columns` T; None where plain causal order over `dense` rows, which
+        have no pads, says it all (see CausalLM.forward)."""
+        plain = dense and columns in (1, valid.shape[1])
+        return self.positions(valid, columns), None if plain else self.attention_mask(valid, columns)
+
 
 HONEST = Layout(geometry.positions, geometry.attention_mask, KVCache)
 

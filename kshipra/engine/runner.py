@@ -18,12 +18,14 @@ from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.check import check_adapter
 from kshipra.engine.compiled import CompiledModel
-from kshipra.engine.devices import pick_device, pick_dtype
+from kshipra.engine.devices import free_bytes, pick_device, pick_dtype
+from kshipra.engine.drafts import check_draft
 from kshipra.engine.job import Chooser, Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
 from kshipra.engine.prefix import PrefixCache
 from kshipra.engine.sampling import next_ids
 from kshipra.errors import InputError
+from kshipra.memory import check_run_fits, check_weights_fit
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
 from kshipra.models.weights import check_weights
@@ -59,10 +61,17 @@ def nothing(job: Job) -> None:
 class Engine:
     """`model`: one of ours, or a transformers model in memory. `tokenizer`: transformers', or anything with
     `encode(text) -> ids` and `decode(ids) -> text`. `weights`: what its matrices are stored as in here; the
-    model that is given stays as it is."""
+    model that is given stays as it is. `draft`: the engine of a smaller model with the same token ids, which
+    guesses for this one in mode "draft_model"; InputError where the ids are others."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, implementation: str = "auto", weights: str = "native"
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        implementation: str = "auto",
+        weights: str = "native",
+        draft: Engine | None = None,
     ) -> None:
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
         self.model = wrap_model(model, implementation, weights)
@@ -72,6 +81,9 @@ class Engine:
         self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
         self.dtype: torch.dtype = getattr(torch, self.model.spec.dtype)
         self._warm: set[str] = set()  # modes
+        self.draft = draft
+        if draft is not None:
+            check_draft(self, draft)
 
     def stream(
         self,
@@ -142,11 +154,7 @@ class Engine:
         shown the job before every step, to add requests to it (which "continuous" lets join) or cancel some.
         """
         chosen = mode_named(mode)
-        chosen.check(requests)
-        if chosen.implementation != "auto" and not isinstance(self.model, TransformersModel):
-            raise InputError(
-                f"{chosen.label} drives a model of that library: load it with --implementation transformers."
-            )
+        self.check(requests, chosen, batching)
 
         def events() -> Iterator[StepEvent]:
             self._warm_up(chosen)
@@ -160,6 +168,7 @@ class Engine:
                 choose=choose,
                 batching=batching,
                 prefixes=prefixes,
+                draft=self.draft.model if self.draft is not None else None,
             )
             if not job.requests:
                 return
@@ -173,6 +182,18 @@ class Engine:
                     job.resume()
 
         return events()
+
+    def check(self, requests: Sequence[Request], mode: Mode, batching: Batching = UNBOUNDED) -> None:
+        """Raise InputError for what `mode` cannot run on this model or in the memory that is free."""
+        mode.check(requests)
+        if mode.implementation != "auto" and not isinstance(self.model, TransformersModel):
+            raise InputError(
+                f"{mode.label} drives a model of that library: load it with --implementation transformers."
+            )
+        if mode.drafts and self.draft is None:
+            raise InputError(f"{mode.label} needs an engine with a second model: load it with draft=NAME.")
+        rows = min(batching.rows or mode.rows or len(requests), len(requests))
+        check_run_fits(self.model.spec, requests, rows, free_bytes(self.device))
 
     @property
     def compile_s(self) -> float | None:
@@ -208,7 +229,9 @@ class Engine:
 
     def _warm_up(self, mode: Mode) -> None:
         """One prefill and one decode pass, so that no run pays for libraries that start up; once for all
-        modes that share the engine's step."""
+        modes that share the engine's step, and of the draft where it takes part."""
+        if mode.drafts and self.draft is not None:
+            self.draft._warm_up(kv_cache.MODE)
         own = kv_cache.MODE if mode.implementation == "auto" else mode
         if own.name in self._warm:
             return
@@ -228,10 +251,11 @@ def load(
     weights: str = "native",
     execution: str = "eager",
     implementation: str = "auto",
+    draft: str | None = None,
     progress: Progress = silent,
 ) -> Engine:
     """An engine for a catalogue name, a Hub id, a folder or a .gguf file, on all cores that this process may
-    use.
+    use. `draft` names a smaller model with the same token ids, loaded in the same way, that guesses for it.
 
     `progress(what, done_bytes, total_bytes)` is called while something is fetched. Raises KshipraError with
     one sentence for whatever cannot be loaded.
@@ -248,10 +272,24 @@ def load(
         weights=weights,
         implementation=implementation,
         progress=progress,
+        accept=lambda label, parameters: check_weights_fit(
+            label, parameters, computed.itemsize, free_bytes(picked)
+        ),
     )
     if execution == "compiled":
         model = CompiledModel(model, progress=progress)
-    return Engine(model, tokenizer)
+    guesses = None
+    if draft is not None:
+        guesses = load(
+            draft,
+            device=device,
+            dtype=dtype,
+            weights=weights,
+            execution=execution,
+            implementation=implementation,
+            progress=progress,
+        )
+    return Engine(model, tokenizer, draft=guesses)
 
 
 def load_choice(choice: ModelChoice, *, progress: Progress = silent) -> Engine:

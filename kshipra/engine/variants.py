@@ -52,4 +52,4 @@ def variant(
     if compiles:
         progress("Preparing the compiled step", None, None)
         model = CompiledModel(shell(model) if model is plain else model, progress=progress)
-    return runner.Engine(model, engine.tokenizer)
+    return runner.Engine(model, engine.tokenizer, draft=engine.draft)

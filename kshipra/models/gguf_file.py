@@ -17,6 +17,7 @@ from gguf import GGUFReader, ReaderTensor
 from torch import Tensor
 
 from kshipra.errors import ModelError
+from kshipra.models.sources import Accept, whatever
 from kshipra.types import Progress
 
 ARCHITECTURES = ("llama", "qwen2")
@@ -38,14 +39,16 @@ IN_A_BLOCK = {
 }
 
 
-def read_gguf(path: Path, *, progress: Progress) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_gguf(
+    path: Path, *, progress: Progress, accept: Accept = whatever
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """(config with Hugging Face names, tensors with Hugging Face names in fp32).
 
     Raises ModelError for a damaged file or an architecture other than ARCHITECTURES.
     """
     try:
         reader = GGUFReader(path)
-        return _read(reader, path, progress)
+        return _read(reader, path, progress, accept)
     except ModelError:
         raise
     except NotImplementedError as error:
@@ -56,7 +59,9 @@ def read_gguf(path: Path, *, progress: Progress) -> tuple[dict[str, Any], dict[s
         raise ModelError(f"{path.name} is damaged or no GGUF file: fetch it again.") from error
 
 
-def _read(reader: GGUFReader, path: Path, progress: Progress) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(
+    reader: GGUFReader, path: Path, progress: Progress, accept: Accept
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     fields = {name: field.contents() for name, field in reader.fields.items() if "tokens" not in name}
     architecture = fields.get("general.architecture")
     if architecture not in ARCHITECTURES:
@@ -68,6 +73,7 @@ def _read(reader: GGUFReader, path: Path, progress: Progress) -> tuple[dict[str,
     _refuse(fields, architecture, set(shapes), path.name)
     config = _config(fields, architecture, set(shapes))
     config["vocab_size"] = int(shapes["token_embd.weight"][1])  # (W, V): dimensions are reversed in the file
+    accept(path.stem, sum(int(tensor.n_elements) for tensor in reader.tensors))
     total = sum(int(tensor.n_bytes) for tensor in reader.tensors)
     done = 0
     tensors: dict[str, Tensor] = {}

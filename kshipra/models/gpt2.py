@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kshipra.models.base import KeyValues, Linear, attend
@@ -30,7 +29,8 @@ class Block(nn.Module):
         qkv = self.qkv(self.attention_norm(x)).view(rows, columns, 3, self.heads, self.head_size)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # 3 x (B, H, T, D)
         x = x + self.attention_out(attend(q, k, v, layer=layer, mask=mask, cache=cache))  # (B, T, W)
-        return x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x)), approximate="tanh"))  # (B, T, W)
+        inner = self.mlp_in(self.mlp_norm(x))
+        return x + self.mlp_out(torch.ops.aten.gelu_(inner, approximate="tanh"))  # (B, T, W)
 
 
 class GPT2(nn.Module):

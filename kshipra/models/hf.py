@@ -96,14 +96,11 @@ class TransformersModel:
         return out.logits[:, -keep:]  # (B, keep, V)
 
     def _masks(self, full: Tensor) -> Tensor | dict[str, Tensor]:
-        """transformers takes a 4-D mask as it is, so a sliding window is ours to cut: left pads shift a row's
-        keys and queries alike, so distances in columns are distances in positions."""
+        """transformers takes a 4-D mask as it is, so a sliding window is ours to cut: by the real tokens from
+        a key to the query, because a row may have pads between them, where guesses were rejected."""
         if self.window is None:
             return full
-        columns, stored = full.shape[-2:]
-        near = torch.ones(columns, stored, dtype=torch.bool, device=full.device).triu(
-            stored - columns - self.window + 1
-        )
+        near = full.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1) <= self.window
         cut = full & near  # (B, 1, T, S)
         return {"full_attention": full, "sliding_attention": cut} if self.mixed else cut
 

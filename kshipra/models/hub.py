@@ -22,11 +22,15 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationE
 from kshipra.errors import KshipraError, ModelError, UnreachableError
 from kshipra.models.sources import (
     SAFETENSORS_INDEX,
+    Accept,
     check_config,
     check_folder,
     check_names,
+    listed_parameters,
     read_config,
     shard_names,
+    stored_parameters,
+    whatever,
 )
 from kshipra.types import Progress
 
@@ -34,21 +38,25 @@ TIMEOUT_S = 10
 SMALL_KINDS = (".json", ".model", ".txt", ".jinja")
 
 
-def fetched(repo: str, progress: Progress) -> Path:
+def fetched(repo: str, progress: Progress, accept: Accept = whatever) -> Path:
     """A folder with config, tokenizer and weights of `repo`. ModelError says in one sentence why there is
     none."""
     if (cached := _cached(repo)) is not None:
+        accept(repo, stored_parameters(cached))
         return cached
     if constants.HF_HUB_OFFLINE:
         raise UnreachableError(
             f"{repo} is not on this machine and the Hub is switched off: unset HF_HUB_OFFLINE."
         )
     try:
-        return _fetch(repo, progress)
+        return _fetch(repo, progress, accept)
     except KshipraError:
         raise
     except Exception as error:
-        raise UnreachableError(refusal(repo, error)) from error
+        raise UnreachableError(
+            refusal(repo, error),
+            in_public=f"{repo} cannot be fetched by this server now: choose another model.",
+        ) from error
 
 
 def refusal(repo: str, error: Exception) -> str:
@@ -103,8 +111,8 @@ def _cached(repo: str) -> Path | None:
     return None if half_a_tokenizer else folder
 
 
-def _fetch(repo: str, progress: Progress) -> Path:
-    """Everything that `repo` needs, refused as early as possible: list of files, config, index, then weights.
+def _fetch(repo: str, progress: Progress, accept: Accept) -> Path:
+    """Everything that `repo` needs, refused as early as possible: by its files, config, index, size.
 
     The config is asked for as the newest one, which notes its revision in the cache; the rest follows it.
     """
@@ -112,12 +120,14 @@ def _fetch(repo: str, progress: Progress) -> Path:
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     check_names(sizes, repo)
     folder = _file(repo, "config.json", None).parent
-    check_config(read_config(folder), repo)
+    config = read_config(folder)
+    check_config(config, repo)
     weights = ["model.safetensors"]
     if weights[0] not in sizes:
         weights = shard_names(_file(repo, SAFETENSORS_INDEX, folder.name))
     if missing := [name for name in weights if name not in sizes]:
         raise ModelError(f"{repo} lacks {', '.join(missing)[:120]}: choose another model.")
+    accept(repo, listed_parameters(config, sum(sizes[name] for name in weights)))
     small = [name for name in sizes if _is_small_part(name)]
     total = sum(sizes[name] for name in small + weights)
     done = 0

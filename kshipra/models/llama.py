@@ -44,8 +44,8 @@ class Rotation:
     def turn(self, x: Tensor) -> Tensor:
         """(B, T, heads, D) turned: dimension i is paired with i + D/2, so swapping halves gives the
         partner."""
-        partner = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
-        return torch.addcmul(x * self.cos, partner, self.sin)
+        first, second = x.chunk(2, dim=-1)
+        return (x * self.cos).addcmul_(torch.cat((second, first), dim=-1), self.sin)
 
 
 class Block(nn.Module):
@@ -70,7 +70,7 @@ class Block(nn.Module):
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D), 2 x (B, G, T, D)
         x = x + self.attention_out(attend(q, k, v, layer=layer, mask=mask, cache=cache))  # (B, T, W)
         gate, up = self.mlp_in(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.mlp_out(F.silu(gate) * up)  # (B, T, W)
+        return x + self.mlp_out(F.silu(gate, inplace=True).mul_(up))  # (B, T, W)
 
 
 class Llama(nn.Module):

@@ -19,7 +19,7 @@ from kshipra.models.counting import counted
 from kshipra.models.gpt2 import GPT2
 from kshipra.models.hf import TransformersModel
 from kshipra.models.llama import Llama
-from kshipra.models.sources import Source, locate, weight_files
+from kshipra.models.sources import Accept, Source, locate, weight_files, whatever
 from kshipra.models.weights import inner, shell, store
 from kshipra.text import Tokenizer
 from kshipra.types import ModelSpec, Progress, silent
@@ -36,16 +36,17 @@ def load_model(
     weights: str = "native",
     implementation: str = "auto",
     progress: Progress = silent,
+    accept: Accept = whatever,
 ) -> tuple[CausalLM, Tokenizer]:
     """Find, fetch if need be, and build `name` on `device`, computing in `dtype`, stored as `weights`.
 
-    Raises ModelError with one sentence for what cannot be run, before its weights are fetched where that
-    shows.
+    `accept` may refuse it by its size. Raises ModelError with one sentence for what cannot be run, before its
+    weights are fetched where that shows.
     """
-    source = locate(name, progress=progress)
+    source = locate(name, progress=progress, accept=accept)
     progress(f"Loading {source.label}", None, None)
     if source.gguf is not None:
-        model, tokenizer = _load_gguf(source, device, dtype, implementation, progress)
+        model, tokenizer = _load_gguf(source, device, dtype, implementation, progress, accept)
     else:
         model, tokenizer = _load_folder(source, device, dtype, implementation)
     _store(model, weights)  # here, where nobody holds the file's tensors any more
@@ -235,7 +236,12 @@ def _read_safetensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _load_gguf(
-    source: Source, device: torch.device, dtype: torch.dtype, implementation: str, progress: Progress
+    source: Source,
+    device: torch.device,
+    dtype: torch.dtype,
+    implementation: str,
+    progress: Progress,
+    accept: Accept,
 ) -> tuple[CausalLM, Tokenizer]:
     from transformers import AutoConfig, AutoTokenizer
 
@@ -243,7 +249,7 @@ def _load_gguf(
 
     path = source.gguf
     assert path is not None
-    values, tensors = read_gguf(path, progress=progress)
+    values, tensors = read_gguf(path, progress=progress, accept=accept)
     config = AutoConfig.for_model(**values)
     tokenizer = Tokenizer(
         AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)

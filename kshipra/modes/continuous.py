@@ -19,13 +19,17 @@ def continuous(job: Job) -> Generator[StepEvent, None, None]:
     batch, reading = None, None
     while job.requests or reading or batch is not None:
         allowance = job.batching.chunk_tokens  # prompt tokens before the running rows get their next step
-        while allowance > 0 and (reading or (job.requests and admits(job.batching, batch, job.requests[0]))):
+        while reading or (job.requests and admits(job.batching, batch, job.requests[0])):
             reading = reading or job.batch([job.requests.popleft()], cached=True)
-            if reading.unread > allowance:
-                yield job.read(reading, allowance)
-                allowance = 0
+            columns = reading.unread
+            if batch is not None:  # else nobody waits for the next step
+                columns = min(columns, job.batching.chunk_tokens)
+                if columns > allowance:  # a pass costs much whatever it holds: few full ones, no pieces
+                    break
+                allowance -= columns
+            if columns < reading.unread:
+                yield job.read(reading, columns)
             else:
-                allowance -= reading.unread
                 yield job.step(reading)
                 batch, reading = joined(job, batch, reading), None
             if reading and not reading.running:  # cancelled
@@ -64,5 +68,5 @@ MODE = Mode(
     "Continuous batch",
     "A row that ends gives its place to the next prompt at once, so that the batch stays full.",
     continuous,
-    batches=True,
+    rows=ROWS,
 )

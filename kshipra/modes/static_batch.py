@@ -24,5 +24,5 @@ MODE = Mode(
     "Batched",
     "Several prompts at once, padded on the left to one length; a step reads the weights once for all rows.",
     static_batch,
-    batches=True,
+    rows=None,
 )

@@ -17,6 +17,7 @@ from kshipra.ui.handlers import link_opener, model_watcher, run_handler
 from kshipra.ui.lab import planting
 from kshipra.ui.lines import line
 from kshipra.ui.links import copy_script
+from kshipra.ui.live import wire_live
 from kshipra.ui.sessions import Sessions
 from kshipra.ui.shelf import open_results
 from kshipra.ui.theme import theme
@@ -41,7 +42,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         with gr.Row(elem_id="bench"):
             with gr.Column(elem_id="rail", scale=0, min_width=300):
                 parts.rail_toggle()
-                fields, kept, clear = rail(choice, devices, backend.unavailable())
+                fields, kept, clear = rail(choice, devices, backend.unavailable(), backend.limits)
                 bug, sentence, plant = lab()
                 link = gr.Button(words.LINK["label"], size="sm", elem_id="copy-link")
             with gr.Column(elem_id="main", scale=1, min_width=300):
@@ -52,6 +53,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
                 stage = parts.stage()
                 study = parts.study()
         experiments = parts.experiments()
+        wire_live(page, parts.live(), backend, choice)
 
         def stop_run(request: gr.Request) -> None:
             sessions.stop(str(request.session_hash))
@@ -96,7 +98,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         )
         link.click(None, fields, js=copy_script(words.LINK), api_visibility="private")
         page.load(
-            link_opener(choice, devices, Form(*(field.value for field in fields))),
+            link_opener(choice, devices, Form(*(field.value for field in fields)), backend.limits),
             outputs=fields,
             show_progress="hidden",
             api_visibility="private",
@@ -123,7 +125,7 @@ def launch_options() -> dict[str, Any]:
     """What Gradio 6 takes at `launch`, not at `Blocks`."""
     return {
         "theme": theme(),
-        "css_paths": [ASSETS / "page.css", ASSETS / "study.css", ASSETS / "experiments.css"],
+        "css_paths": [ASSETS / f"{name}.css" for name in ("page", "study", "experiments", "live")],
         "head": '<meta name="viewport" content="width=device-width, initial-scale=1">',
         "favicon_path": ASSETS / "logo.svg",
         "ssr_mode": False,

@@ -93,7 +93,7 @@ def compare_endpoint(
 
 async def _document(backend: Backend, form: Form, choice: ModelChoice) -> dict[str, Any]:
     """Run the plan of `form` to its end. However this ends, cancelled included, its run is stopped."""
-    plan = in_order(plan_of(form, choice))
+    plan = in_order(plan_of(form, choice, backend.limits))
     run, recording = backend.submit(plan), Recording(plan)
     try:
         failure: str | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from kshipra.limits import MAX_PROMPTS
+from kshipra.limits import Limits
 from kshipra.models.catalogue import NAMES
 from kshipra.recipes import BUGS, RECIPES, USUAL_KEYS
 from kshipra.types import DTYPES, DeviceChoice, ModelChoice
@@ -51,7 +51,7 @@ def preset_script() -> str:
     )
 
 
-def _prompts() -> gr.HTML:
+def _prompts(most: int) -> gr.HTML:
     known = presets()
     return own(
         "prompts",
@@ -60,7 +60,7 @@ def _prompts() -> gr.HTML:
         value=known[0]["prompts"],
         words=words.PROMPTS,
         presets=known,
-        most=MAX_PROMPTS,
+        most=most,
     )
 
 
@@ -90,11 +90,11 @@ def _ways_info(unavailable: dict[str, str]) -> str | None:
 
 
 def rail(
-    choice: ModelChoice, devices: tuple[DeviceChoice, ...], unavailable: dict[str, str]
+    choice: ModelChoice, devices: tuple[DeviceChoice, ...], unavailable: dict[str, str], limits: Limits
 ) -> tuple[list[Component], gr.HTML, gr.Button]:
     """Build the rail in the current context: what Run posts, what is said of kept texts, the button that
     drops them."""
-    prompts = _prompts()
+    prompts = _prompts(limits.prompts)
     recipes = gr.CheckboxGroup(
         [(f"{recipe.letter} {recipe.label}", recipe.key) for recipe in RECIPES],
         value=list(USUAL_KEYS),
@@ -105,9 +105,9 @@ def rail(
     model = gr.Dropdown(
         list(NAMES) if choice.model in NAMES else [choice.model, *NAMES],
         value=choice.model,
-        allow_custom_value=True,
+        allow_custom_value=not limits.public,
         label="Model",
-        info="A name from the list, a Hub id, a folder or a .gguf file.",
+        info=words.MODEL_INFO["public" if limits.public else "own"],
         elem_id="model",
     )
     device = _device(devices, choice.device)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kshipra.errors import InputError
-from kshipra.limits import MAX_NEW_TOKENS, MAX_PROMPTS, clean_text
+from kshipra.limits import OWN, Limits, clean_text
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS
 from kshipra.types import ModelChoice, Plan, SamplingParams
 
@@ -40,14 +40,14 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(clean_text(item) for item in value)
 
 
-def _prompts(value: Any) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
+def _prompts(value: Any, most: int) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
     """Texts, and their limits of new tokens: none where no text has one of its own."""
     pairs = value if isinstance(value, (list, tuple)) else [None]
     pairs = [item if isinstance(item, (list, tuple)) else (item, None) for item in pairs]
     if not all(len(pair) == 2 for pair in pairs):
         raise InputError("Prompts must be a list of texts.")
     limits = tuple(
-        None if limit is None else _whole(f"Limit of prompt {number}", limit, f"from 0 to {MAX_NEW_TOKENS:,}")
+        None if limit is None else _whole(f"Limit of prompt {number}", limit, f"from 0 to {most:,}")
         for number, (_, limit) in enumerate(pairs, start=1)
     )
     has_own = any(limit is not None for limit in limits)
@@ -90,10 +90,10 @@ def in_order(plan: Plan) -> Plan:
     return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in order)))
 
 
-def plan_of(form: Form, default: ModelChoice) -> Plan:
+def plan_of(form: Form, default: ModelChoice, limits: Limits = OWN) -> Plan:
     """The Plan that `form` asks for; InputError names the field that cannot be used."""
     params = SamplingParams(
-        max_new_tokens=_whole("Max new tokens", form.max_new_tokens, f"from 0 to {MAX_NEW_TOKENS:,}"),
+        max_new_tokens=_whole("Max new tokens", form.max_new_tokens, f"from 0 to {limits.new_tokens:,}"),
         temperature=_number("Temperature", form.temperature),
         top_k=_whole("Top-k", form.top_k, "of at least 0"),
         top_p=_number("Top-p", form.top_p),
@@ -106,15 +106,15 @@ def plan_of(form: Form, default: ModelChoice) -> Plan:
         device=str(form.device),
         dtype=str(form.dtype),
     )
-    prompts, limits = _prompts(form.prompts)
-    rows = None if form.rows is None else _whole("Rows at once", form.rows, f"from 1 to {MAX_PROMPTS}")
+    prompts, own_limits = _prompts(form.prompts, limits.new_tokens)
+    rows = None if form.rows is None else _whole("Rows at once", form.rows, f"from 1 to {limits.prompts}")
     return Plan(
         choice,
         prompts,
         _texts("Ways to compare", form.recipes),
         params,
         chat=form.chat == "chat",
-        limits=limits,
+        limits=own_limits,
         rows=rows,
         reuse=form.reuse is True,
     )

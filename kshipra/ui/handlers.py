@@ -17,6 +17,7 @@ import gradio as gr
 
 from kshipra.backends.base import Backend, Run
 from kshipra.errors import KshipraError
+from kshipra.limits import Limits
 from kshipra.recipes import recipe_named
 from kshipra.types import DeviceChoice, Loading, ModelChoice
 from kshipra.ui import words
@@ -67,7 +68,7 @@ def run_handler(
     def start(request: gr.Request, *fields: Any) -> Iterator[tuple[str, str]]:
         run_id, session = uuid.uuid4().hex, str(request.session_hash)
         try:
-            plan = in_order(plan_of(Form(*fields), choice))
+            plan = in_order(plan_of(Form(*fields), choice, backend.limits))
             run = backend.submit(plan)
         except KshipraError as error:
             yield refusal(run_id, str(error)), ""
@@ -105,7 +106,7 @@ def model_watcher(backend: Backend) -> Callable[[], AsyncIterator[str]]:
 
 
 def link_opener(
-    choice: ModelChoice, devices: Sequence[DeviceChoice], first: Form
+    choice: ModelChoice, devices: Sequence[DeviceChoice], first: Form, limits: Limits
 ) -> Callable[[gr.Request], list[Any]]:
     """Fills the form in from the page's address; what the form would not take is said, and changes
     nothing."""
@@ -113,7 +114,7 @@ def link_opener(
     def restore(request: gr.Request) -> list[Any]:
         unchanged = [gr.skip() for _ in vars(first)]
         try:
-            form = form_of(request.query_params, first, choice, [device.name for device in devices])
+            form = form_of(request.query_params, first, choice, [device.name for device in devices], limits)
         except KshipraError as error:
             gr.Warning(html.escape(words.LINK["refused"].format(sentence=error)))
             return unchanged

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import Any, Protocol
 
 from kshipra.errors import InputError
-from kshipra.limits import check_plan
+from kshipra.limits import OWN, Limits, check_plan
 from kshipra.recipes import RECIPE_KEYS
 from kshipra.types import DTYPES, ModelChoice
 from kshipra.ui.fields import script
@@ -46,7 +46,9 @@ def _number(name: str, text: str) -> float:
     return int(value) if value.is_integer() else value
 
 
-def form_of(query: Query, first: Form, choice: ModelChoice, devices: Sequence[str]) -> Form | None:
+def form_of(
+    query: Query, first: Form, choice: ModelChoice, devices: Sequence[str], limits: Limits = OWN
+) -> Form | None:
     """`first` with what `query` says; None where it says nothing. InputError for what the form would not
     take."""
     said: dict[str, Any] = {name: query.getlist(name) for name in SEVERAL if query.getlist(name)}
@@ -70,7 +72,7 @@ def form_of(query: Query, first: Form, choice: ModelChoice, devices: Sequence[st
     ):
         if getattr(form, name) not in known:
             raise InputError(f"{name} must be one of {', '.join(known)}, not {getattr(form, name)!r:.40}.")
-    plan = in_order(plan_of(form, choice))
-    check_plan(plan, RECIPE_KEYS)
+    plan = in_order(plan_of(form, choice, limits))
+    check_plan(plan, RECIPE_KEYS, limits=limits)
     prompts, recipes = with_limits(plan.prompts, plan.limits), plan.recipes
     return replace(form, prompts=list(prompts), recipes=list(recipes))

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import gradio as gr
 
+from kshipra.backends.lobby import BATCHING
+from kshipra.backends.occupancy import WINDOW_S
+from kshipra.limits import ANSWER_TOKENS, FILE_BYTES, SAID_CHARS
 from kshipra.recipes import LAB_RECIPES, RECIPES, USUAL_KEYS
 from kshipra.ui import recorded, words
 from kshipra.ui.fields import ASSETS, own
-from kshipra.ui.shelf import MOST_BYTES, shelf
+from kshipra.ui.shelf import shelf
 
 PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
 STAGE_SCRIPTS = ("dom", "frames", "plotly", "traces", "charts", "columns", "page")
@@ -20,6 +23,7 @@ STUDY_SCRIPTS = (
     "prediction", "check_record", "traces", "figures", "report", "export", "runs", "history", "study",
 )  # fmt: skip
 EXPERIMENTS_SCRIPTS = ("dom", "picker", "record", "plotly", "plots", "findings", "experiments")
+LIVE_SCRIPTS = ("dom", "record", "live_chart", "live_turns", "live")
 SUMMARY_ORDER = [[label for label, _ in words.SUMMARY[1:]].index(label) for label in words.SUMMARY_SHOWN]
 CHARTS = [dict(zip(("key", "label", "note", "definition"), chart, strict=True)) for chart in words.CHARTS]
 
@@ -34,7 +38,8 @@ def header(first_line: str) -> gr.HTML:
     places = (
         f"<nav class='k-places' aria-label='{html.escape(words.PLACES['label'])}'>"
         f"<a href='#'>{html.escape(words.PLACES['bench'])}</a>"
-        f"<a href='#experiments'>{html.escape(words.PLACES['experiments'])}</a></nav>"
+        f"<a href='#experiments'>{html.escape(words.PLACES['experiments'])}</a>"
+        f"<a href='#live'>{html.escape(words.PLACES['live'])}</a></nav>"
     )
     frame = (
         "<header class='k-header'><div class='k-brand'>"
@@ -99,8 +104,27 @@ def experiments() -> gr.HTML:
         *EXPERIMENTS_SCRIPTS,
         words=words.EXPERIMENTS,
         shelf=shelf(),
-        most_bytes=MOST_BYTES,
+        most_bytes=FILE_BYTES,
         plotly=_plotly_address(),
+    )
+
+
+def live() -> gr.HTML:
+    """The third part. Its value is what its visitor may see, in lines that `live_view` tells."""
+    terms = {"turn_figures": words.LIVE_TURN, "batch_figures": words.LIVE_BATCH}
+    return own(
+        "live-part",
+        "<section class='k-live' hidden></section>",
+        *LIVE_SCRIPTS,
+        words=words.LIVE,
+        places=BATCHING.rows,
+        window_s=WINDOW_S,
+        most_chars=SAID_CHARS,
+        most_tokens=ANSWER_TOKENS,
+        **{
+            name: [{"label": label, "definition": text} for label, text in each]
+            for name, each in terms.items()
+        },
     )
 
 

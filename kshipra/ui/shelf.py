@@ -17,12 +17,11 @@ import gradio as gr
 from kshipra.errors import InputError, KshipraError
 from kshipra.experiments import EXPERIMENTS, NAMES
 from kshipra.experiments.results import FILE
-from kshipra.limits import whole_characters
+from kshipra.limits import FILE_BYTES, whole_characters
 from kshipra.ui import words
 from kshipra.ui.lines import line
 
 FOLDER = Path(__file__).parents[2] / "assets" / "experiments"
-MOST_BYTES = 8 * 2**20  # of a file that a visitor opens
 MOST_NAME_CHARS = 80
 MOST_S = 20.0  # that a report may take
 
@@ -68,8 +67,8 @@ def _asked(data: Any) -> tuple[str, str]:
     if not isinstance(text, str) or not isinstance(name, str):
         raise InputError(words.EXPERIMENTS["nothing"])
     name, text = whole_characters(name)[:MOST_NAME_CHARS], whole_characters(text)
-    if len(text.encode()) > MOST_BYTES:
-        raise InputError(words.EXPERIMENTS["tooLarge"].format(file=name, most=MOST_BYTES >> 20))
+    if len(text.encode()) > FILE_BYTES:
+        raise InputError(words.EXPERIMENTS["tooLarge"].format(file=name, most=FILE_BYTES >> 20))
     return text, name
 
 

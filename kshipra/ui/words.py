@@ -117,6 +117,10 @@ FINISH = {
     "cancelled": "stopped",
 }
 
+MODEL_INFO = {
+    "own": "A name from the list, a Hub id, a folder or a .gguf file.",
+    "public": "A public page offers these only; run Kshipra on your own machine for any other.",
+}
 # behind "why?" in a way's column, by its key
 WHY = {
     "no_cache": "Attention looks at keys and values of the whole text. Without a cache they are computed "
@@ -584,7 +588,7 @@ STUDY = {
 
 # The experiments
 
-PLACES = {"label": "Parts of the page", "bench": "Bench", "experiments": "Experiments"}
+PLACES = {"label": "Parts of the page", "bench": "Bench", "experiments": "Experiments", "live": "Live"}
 
 EXPERIMENTS: dict[str, Any] = {
     "label": "Experiments",
@@ -637,4 +641,82 @@ EXPERIMENTS: dict[str, Any] = {
     "most": "most",
     "cut": "The first {most} points; the results file has them all.",
     "noPlotly": "The figures could not be loaded: reload the page. Answers and tables are here all the same.",
+}
+
+# The live batch
+
+LIVE_STATES = {
+    "behind": "waits for your answer above",
+    "held up": "a measured run goes first, place {place}",
+    "place": "waiting, place {place}",
+    "reading": "reading",
+    "answering": "answering",
+    "failed": "not answered",
+}
+
+LIVE_TURN = (
+    ("TTFT", "From the moment your message was sent to the first token of its answer, with all waiting."),
+    ("tok/s", "New tokens after the first, by the time between the first and the newest."),
+    (
+        "reused",
+        "Tokens of the conversation that nobody read again, because their keys and values were kept: of your "
+        "earlier turns, or of another conversation that began alike, as with the template's own words.",
+    ),
+    ("new tokens", "Tokens that the model produced, its end token included."),
+)
+
+LIVE_BATCH = (
+    ("rows running", "Answers that share every pass of the model now, of as many as there is room for."),
+    ("waiting", "Messages that have no place in the batch yet."),
+    ("passes/s", "Forward passes a second, over the last three seconds."),
+    ("tok/s, all rows", "New tokens of all visitors together a second, over the last three seconds."),
+    (
+        "largest gap",
+        "The longest wait between two tokens of one answer within the last 30 s. Prompts are read 64 tokens "
+        "at a time between the steps of others, so that it stays small.",
+    ),
+    (
+        "cache columns",
+        "Rows times the longest of them, of what the cache may hold. Who would go beyond it waits.",
+    ),
+    (
+        "kept for reuse",
+        "Keys and values of earlier texts, so that a conversation goes on without being read again. What was "
+        "used least lately goes first.",
+    ),
+    ("visitors", "Browser tabs that have this part of the page open."),
+)
+
+LIVE: dict[str, Any] = {
+    "label": "Live",
+    "heading": "One batch for everybody",
+    "sentence": "Every open tab is a visitor. What all of them send shares each pass of the model: a row "
+    "joins when its prompt has been read, and leaves with its last token.",
+    "talk": "Your conversation",
+    "empty": "Nothing said yet. Open this page in a second tab and send from both: their rows run side by "
+    "side.",
+    "private": "Only you see your texts; others see that a place is taken. A reload starts anew.",
+    "sending": "sending",
+    "say": "Your message",
+    "sayHint": "Write a message",
+    "send": "Send",
+    "stop": "Stop",
+    "stopLabel": "Stop the answer to message {n}",
+    "fresh": "New conversation",
+    "tokens": "Max new tokens",
+    "temperature": "Temperature",
+    "you": "You",
+    "model": "Model",
+    "batch": "The batch",
+    "chart": "Places of the batch over the last 30 s. Running now: {running}, yours: {own}.",
+    "caption": "A pass reads the model's weights once, however many rows share it: that is why together they "
+    "get more tokens a second than one alone.",
+    "yours": "your rows",
+    "others": "others",
+    "reading": "reading the prompt",
+    "ago": "{s} s ago",
+    "now": "now",
+    "resting": "Nobody is being answered.",
+    "lost": "The connection was lost: reload the page.",
+    "nothing": "The requests of this server cannot share a batch.",
 }

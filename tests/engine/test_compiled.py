@@ -152,12 +152,12 @@ CODE_FAULTS = {
     "a position too far": ("float>(step.positions[row])", "float>(step.positions[row] + 1)"),
     "pads looked at": ("visible && !visible[c]", "visible && false"),
     "key kept unrotated": ("std::copy(key, key + size,", "std::copy(qkv, qkv + size,"),
-    "new column not seen": ("Numbers sum = load(value + i) * scores[step.stored]", "Numbers sum = Numbers{}"),
+    "new column not seen": ("columns = step.stored + 1;", "columns = step.stored;"),
     "stored one column late": ("keys + step.stored * size", "keys + (step.stored - 1) * size"),
-    "another group's keys": ("group = head * model.kv_heads / model.heads", "group = 0"),
+    "another group's keys": ("(row * model.kv_heads + group) * step", "row * model.kv_heads * step"),
     "residual lost": ("product(layer.mlp_out, own.input, from(width), to(width), step.x, true)",
                       "product(layer.mlp_out, own.input, from(width), to(width), step.x, false)"),
-    "scale left out": ("return sum * scale", "return sum"),
+    "scale left out": (": scores[c] * scale", ": scores[c]"),
     "angle of the other half": ("second * cos[i] + first", "second * cos[i] - first"),
 }  # fmt: skip
 
@@ -175,7 +175,8 @@ def test_faults_planted_in_the_code_are_seen(fault, monkeypatch, tmp_path):
     reference = make_llama(head_dim=40)
     honest = last_logits(native(reference))
     spoiled = last_logits(CompiledModel(native(reference)))
-    assert max((a - b).abs().max().item() for a, b in zip(spoiled, honest, strict=True)) > 0.01
+    close = [(a - b).abs().max() <= 0.01 for a, b in zip(spoiled, honest, strict=True)]
+    assert not all(close)  # a fault that reads what nobody wrote may give NaN, close to nothing
 
 
 def test_the_code_is_compiled_once_and_kept(monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from conftest import Letters, make_gpt2, make_llama
 from kshipra import metrics
-from kshipra.engine import job, slots
+from kshipra.engine import cache, slots
 from kshipra.engine.cache import KVCache
 from kshipra.engine.prefix import PrefixCache, shared
 from kshipra.engine.runner import Engine
@@ -23,35 +24,40 @@ SHARED = [(37 * place + 11) % 1000 for place in range(90)]  # what many prompts 
 
 
 @pytest.fixture(scope="module", params=[make_gpt2, make_llama])
-def engine(request) -> Engine:
-    return Engine(request.param(), Letters())
+def engine(request) -> Iterator[Engine]:
+    """Caches that grow, and columns in front that are dropped, after a few tokens and not after a hundred:
+    short texts, which are soon through, come to all of that many times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "GROWTH_COLUMNS", 16)
+        patch.setattr(slots, "SLACK_COLUMNS", 8)
+        yield Engine(request.param(), Letters())
 
 
 @st.composite
 def prompts(draw) -> list[int]:
     """A prompt that may start as others do, over few different ids or many."""
-    start = SHARED[: draw(st.sampled_from([0, 0, 1, 20, 90]))]
-    return start + draw(st.lists(st.integers(0, draw(st.sampled_from([1, 3, 999]))), min_size=1, max_size=40))
+    start = SHARED[: draw(st.sampled_from([0, 0, 1, 12, 30]))]
+    return start + draw(st.lists(st.integers(0, draw(st.sampled_from([1, 3, 999]))), min_size=1, max_size=20))
 
 
 params = st.builds(
     SamplingParams,
-    max_new_tokens=st.sampled_from([0, 1, 2, 7, 30]),
+    max_new_tokens=st.sampled_from([0, 1, 2, 5, 12]),
     temperature=st.sampled_from([0.0, 0.0, 1.0]),
     top_k=st.sampled_from([0, 5]),
     repetition_penalty=st.sampled_from([1.0, 1.3]),
     seed=st.integers(0, 5),
     ignore_eos=st.booleans(),
 )
-schedules = st.lists(st.tuples(prompts(), params), min_size=1, max_size=9)
+schedules = st.lists(st.tuples(prompts(), params), min_size=1, max_size=8)
 batchings = st.builds(
     Batching,
     rows=st.sampled_from([None, 1, 2, 3, 5]),
-    cache_tokens=st.sampled_from([None, 200, 400]),
+    cache_tokens=st.sampled_from([None, 70, 150]),
     chunk_tokens=st.sampled_from([1, 5, 64]),
 )
-many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-few = settings(many, max_examples=40)
+many = settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(many, max_examples=25)
 
 
 def ended(result: RunResult) -> list[tuple]:
@@ -72,7 +78,7 @@ def test_every_schedule_gives_each_request_its_solo_tokens(engine, schedule, bat
 
 
 @few
-@given(first=schedules, second=schedules, batching=batchings, budget=st.sampled_from([0, 60_000, 10**8]))
+@given(first=schedules, second=schedules, batching=batchings, budget=st.sampled_from([0, 20_000, 10**8]))
 def test_what_is_reused_never_changes_an_answer(engine, first, second, batching, budget):
     """The third answer is the first (case A7), whatever ran between, and the budget holds."""
     prefixes = PrefixCache(budget)
@@ -116,18 +122,23 @@ def test_requests_that_arrive_or_are_cancelled_in_mid_run_change_no_other(engine
 
 
 def test_a_cancelled_row_gives_its_place_to_the_next_before_another_pass(engine):
-    asked = engine.requests([SHARED[:5], SHARED[:9], SHARED[:7]], PLAIN)
-    places = []
+    """And leaves nothing of itself there, though it was longer than who comes."""
+    schedule = [(SHARED[:30], PLAIN), (SHARED[:9], PLAIN), (SHARED[:4], PLAIN)]
+    asked = engine.requests([prompt for prompt, _ in schedule], PLAIN)
+    events: list[StepEvent] = []
 
     def attend(job) -> None:
-        if len(places) == 4:
+        if len(events) == 4:
             job.cancel(0)
 
     for event in engine.run(asked, mode="continuous", batching=Batching(rows=2), attend=attend):
-        places.append(event.rows)
+        events.append(event)
+    places = [event.rows for event in events]
     assert [0 in rows for rows in places[:4]].count(True) >= 2
     assert not any(0 in rows for rows in places[4:])
     assert any(rows == (1, 2) or rows == (2, 1) for rows in places[4:7])
+    found = ended(metrics.fold("continuous", asked, events))
+    assert found[1:] == ended(run(engine, schedule, "kv_cache"))[1:]
 
 
 PLAIN = SamplingParams(12, ignore_eos=True)
@@ -160,70 +171,9 @@ def test_the_budget_of_cache_columns_bounds_the_rows(engine):
 def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others(engine):
     steps = run(engine, RAGGED, "continuous", batching=Batching(rows=2, chunk_tokens=16)).steps
     long = [step for step in steps if step.phase == "prefill" and step.rows == (1,)]
-    assert [step.processed_tokens for step in long] == [
-        13,
-        16,
-        16,
-        16,
-        16,
-        3,
-    ]  # the first chunk began with row 0's
+    assert [step.processed_tokens for step in long] == [16] * 5
     between = [step for step in steps[long[0].index : long[-1].index] if step.phase == "decode"]
-    assert [step.rows for step in between] == [(0,)] * 5
-
-
-def test_guesses_are_taken_where_a_text_repeats(engine):
-    loop = [5, 6, 7, 8, 9] * 6
-    script = {id: loop[(place + 1) % 5] for place, id in enumerate(loop[:5])}
-
-    def choose(logits, rows):
-        return torch.tensor([script[seen[-1]] for _, seen, _ in rows])
-
-    found = run(engine, [(loop, replace(PLAIN, max_new_tokens=20))], "speculative", choose=choose)
-    assert found.rows[0].token_ids == tuple((loop * 2)[:20])
-    assert found.forward_passes == 4  # the prompt, then 9, 9 and 1 tokens
-    assert [step.drafted_tokens for step in found.steps] == [0, 8, 8, 0]
-
-
-def test_a_draft_never_goes_past_an_end_token_or_the_context(engine):
-    loop = [5, 6, 7, 8] * 6
-
-    def choose(logits, rows):
-        return torch.tensor([loop[loop.index(seen[-1]) + 1] for _, seen, _ in rows])
-
-    engine.model.eos_ids = frozenset({7})
-    try:
-        found = run(engine, [(loop, SamplingParams(20))], "speculative", choose=choose)
-    finally:
-        engine.model.eos_ids = frozenset()
-    assert (found.rows[0].token_ids, found.rows[0].finish_reason) == ((5, 6, 7), "stop")
-    context = engine.model.spec.context
-    full = (loop * 100)[: context - 3]
-    found = run(engine, [(full, SamplingParams(20))], "speculative", choose=choose)
-    assert found.rows[0].finish_reason == "context"
-    assert len(found.rows[0].token_ids) == 4
-
-
-def test_sampling_with_guesses_keeps_the_distribution(engine):
-    """Tokens of 600 seeds after a prompt that always gives a guess, against the model's own probabilities."""
-    prompt, seeds = [5, 6, 7, 5, 6], 600
-    narrow = dict(temperature=1.0, top_k=4, ignore_eos=True)
-    schedule = [(prompt, SamplingParams(2, seed=seed, **narrow)) for seed in range(seeds)]
-    found = run(engine, schedule, "speculative", batching=Batching(rows=100))
-    drafted = sum(step.drafted_tokens for step in found.steps)
-    assert drafted == 0 or drafted > 0  # whatever was guessed
-    seconds: dict[int, list[int]] = {}
-    for row in found.rows:
-        seconds.setdefault(row.token_ids[0], []).append(row.token_ids[1])
-    for first, counted in seconds.items():
-        with torch.inference_mode():
-            ids = torch.tensor([[*prompt, first]])
-            where = torch.arange(ids.shape[1])[None]
-            logits = engine.model.forward(ids, where, None, None, 1)[0, -1]
-        best = logits.topk(4)
-        for id, p in zip(best.indices.tolist(), best.values.softmax(0).tolist(), strict=True):
-            spread = 4 * (p * (1 - p) / len(counted)) ** 0.5 + 1e-9
-            assert abs(counted.count(id) / len(counted) - p) <= spread + 1 / len(counted)
+    assert [step.rows for step in between] == [(0,)] * 4
 
 
 def test_bytes_return_to_the_start(engine):
@@ -271,10 +221,6 @@ def test_shared(first, second, both):
     assert shared(first, second) == both
 
 
-def keep_all_guesses(settle):
-    return lambda batch, guesses, accepted: settle(batch, guesses, [guesses] * len(accepted))
-
-
 def join_without_keys(_):
     return lambda cache, place, other: None
 
@@ -297,7 +243,6 @@ def one_too_many(longest):
 @pytest.mark.parametrize(
     ("owner", "name", "fault", "mode"),
     [
-        (job.Batch, "settle", keep_all_guesses, "speculative"),
         (KVCache, "join", join_without_keys, "continuous"),
         (KVCache, "shift", forget_nothing, "continuous"),
         (PrefixCache, "longest", one_too_many, "kv_cache"),

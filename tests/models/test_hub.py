@@ -124,6 +124,13 @@ def test_progress_does_not_hang_on_the_librarys_own_bars(hub, monkeypatch):
     assert told[-1][0] == told[-1][1] > 0
 
 
+def test_a_model_that_does_not_fit_is_refused_before_weights(hub, monkeypatch):
+    monkeypatch.setattr("kshipra.engine.runner.free_bytes", lambda device: 10_000)
+    with pytest.raises(ModelError, match=r"org/tiny has .* million weights and needs .* choose a smaller"):
+        kshipra.load("org/tiny", device="cpu")
+    assert weights_asked(hub) == []
+
+
 def test_weights_come_last(hub):
     locate("org/tiny", progress=silent)
     assert "model.safetensors" in hub.log[-1].path

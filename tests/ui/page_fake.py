@@ -14,7 +14,7 @@ from itertools import combinations
 from queue import Empty, SimpleQueue
 
 from kshipra.errors import KshipraError
-from kshipra.limits import check_plan
+from kshipra.limits import OWN, Limits, check_plan
 from kshipra.metrics import first_difference, fold
 from kshipra.modes import mode_named
 from kshipra.recipes import BUGS, LAB_KEYS, RECIPE_KEYS, recipe_named
@@ -270,6 +270,7 @@ class FakeBackend:
     `fail_at` the step that fails, `missing` the ways that this machine cannot run, `impossible` those that
     this model cannot; runs with reuse find `reused` tokens of each prompt."""
 
+    limits: Limits = OWN
     pace: float = 1.0
     in_real_time: bool = False
     hold_in: str | None = None
@@ -285,9 +286,10 @@ class FakeBackend:
     device: threading.Lock = field(default_factory=threading.Lock)
     gate: threading.Condition = field(default_factory=threading.Condition)
     runs: list[FakeRun] = field(default_factory=list)
+    lobby = None  # its runs share no batch
 
     def submit(self, plan: Plan) -> FakeRun:
-        check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.missing)
+        check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.missing, self.limits)
         if self.refuse:
             raise KshipraError(self.refuse)
         run = FakeRun(plan, self)

@@ -12,6 +12,7 @@ from experiments_fake import CONTEXTS, NASTY, document, fake_reports, put
 
 from kshipra.experiments import EXPERIMENTS, NAMES
 from kshipra.experiments.report.parts import PUBLISHED
+from kshipra.limits import FILE_BYTES
 from kshipra.ui import reported, shelf, words
 
 
@@ -129,7 +130,7 @@ def test_only_what_stands_on_the_shelf_can_be_asked_for(name, shipped):
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(monkeypatch):
     monkeypatch.setattr(shelf, "report_in_own_process", pytest.fail)
-    sentence = refusal(name="x" * 500, text="é" * (shelf.MOST_BYTES // 2 + 1))
+    sentence = refusal(name="x" * 500, text="é" * (FILE_BYTES // 2 + 1))
     assert "is larger than 8 MiB" in sentence
     assert len(sentence) < 250
 

@@ -1,8 +1,8 @@
 // Products of a few rows with a matrix, bound by how fast the matrix is read: y (B, outputs) = x (B, inputs) @ W.
 //
 // Weights are (outputs, inputs) in float32, bfloat16 or int8 with a scale an output; what is computed is float32, or
-// as good: inputs that meet int8 weights as integers are rounded to 16 bits block by block, and inputs that meet
-// bfloat16 on a matrix unit go in as two bfloat16, the number and what rounding left of it.
+// as good: inputs that meet int8 weights as integers are rounded to 16 bits block by block (two bytes on a matrix unit),
+// and inputs that meet bfloat16 there go in as two bfloat16, the number and what rounding left of it.
 
 #pragma once
 
@@ -14,7 +14,8 @@
 #ifdef __AVX512F__
 #include <immintrin.h>
 #endif
-#ifdef __AMX_BF16__
+#if defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512VNNI__)
+#define MATRIX_UNIT
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -72,16 +73,17 @@ float sum_of(Numbers values) {
     return sum;
 }
 
-#ifdef __AMX_BF16__
-// Advanced Matrix Extensions: 16 outputs x 32 inputs of weights times 32 inputs x 16 rows, an instruction.
-constexpr int SIDE = 16, DEPTH = 32;
+#ifdef MATRIX_UNIT
+// Advanced Matrix Extensions: 16 outputs x 64 bytes of weights times 64 bytes of inputs x 16 rows, an instruction.
+constexpr int SIDE = 16, LINE = 64, TILE_BYTES = SIDE * LINE;
+constexpr int DEPTH = LINE / 2;  // inputs of a tile in bfloat16; in int8 there are LINE
 
 struct alignas(64) TileShapes {  // as the processor wants it
     uint8_t palette = 1, start = 0, reserved[14] = {};
     uint16_t bytes[16] = {};
     uint8_t rows[16] = {};
     TileShapes() {
-        for (int tile = 0; tile < 6; tile++) bytes[tile] = 64, rows[tile] = SIDE;
+        for (int tile = 0; tile < 8; tile++) bytes[tile] = LINE, rows[tile] = SIDE;
     }
 };
 
@@ -106,37 +108,56 @@ struct Tiles {
     }
 };
 
-// The next 32 weights of 16 outputs as bfloat16; int8 fits into it exactly.
-const uint16_t* tile_of(const uint16_t* weight, int64_t, uint16_t*) { return weight; }
-const uint16_t* tile_of(const int8_t* weight, int64_t size, uint16_t* space) {
-    for (int o = 0; o < SIDE; o++) {
-        const __m512 low = load(weight + o * size), high = load(weight + o * size + LANES);
-        const __m512bh both = _mm512_cvtne2ps_pbh(high, low);
-        std::memcpy(space + o * DEPTH, &both, sizeof both);
-    }
-    return space;
-}
-
 // sums[o][r] of 32 outputs and up to 16 rows; `packed` holds the rows as Input::pack lays them out.
-template <class Weight>
-void tile_products(const Weight* weight, const uint16_t* packed, int64_t size, float (*sums)[SIDE]) {
-    alignas(64) uint16_t first[SIDE * DEPTH], second[SIDE * DEPTH];
-    const int64_t stride = sizeof(Weight) == 2 ? size * 2 : DEPTH * 2;
+void tile_products(const uint16_t* weight, const uint16_t* packed, int64_t size, float (*sums)[SIDE]) {
     _tile_zero(0);
     _tile_zero(1);
     for (int64_t i = 0; i < size; i += DEPTH, packed += 2 * SIDE * DEPTH) {
         for (int o = 2 * SIDE; o < 4 * SIDE; o++) __builtin_prefetch(weight + o * size + i);  // those after these
-        _tile_loadd(2, tile_of(weight + i, size, first), stride);
-        _tile_loadd(3, tile_of(weight + SIDE * size + i, size, second), stride);
-        _tile_loadd(4, packed, 64);
-        _tile_loadd(5, packed + SIDE * DEPTH, 64);
+        _tile_loadd(2, weight + i, size * 2);
+        _tile_loadd(3, weight + SIDE * size + i, size * 2);
+        _tile_loadd(4, packed, LINE);
+        _tile_loadd(5, packed + SIDE * DEPTH, LINE);
         _tile_dpbf16ps(0, 2, 4);
         _tile_dpbf16ps(1, 3, 4);
         _tile_dpbf16ps(0, 2, 5);
         _tile_dpbf16ps(1, 3, 5);
     }
-    _tile_stored(0, sums, 64);
-    _tile_stored(1, sums + SIDE, 64);
+    _tile_stored(0, sums, LINE);
+    _tile_stored(1, sums + SIDE, LINE);
+}
+
+// The same in integers: `bytes` and `scales` hold the rows as Input::split lays them out.
+void tile_products(const int8_t* weight, const uint8_t* bytes, const float* scales, int64_t size, int64_t block,
+                   float (*sums)[SIDE]) {
+    alignas(64) int32_t high[2 * SIDE][SIDE], low[2 * SIDE][SIDE];
+    std::fill_n(sums[0], 2 * SIDE * SIDE, 0.0f);
+    for (int64_t start = 0; start < size; start += block, scales += SIDE) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int64_t i = start; i < start + block; i += LINE, bytes += 2 * TILE_BYTES) {
+            for (int o = 2 * SIDE; o < 4 * SIDE; o++) __builtin_prefetch(weight + o * size + i);
+            _tile_loadd(4, weight + i, size);
+            _tile_loadd(5, weight + SIDE * size + i, size);
+            _tile_loadd(6, bytes, LINE);
+            _tile_loadd(7, bytes + TILE_BYTES, LINE);
+            _tile_dpbssd(0, 4, 6);
+            _tile_dpbssd(1, 5, 6);
+            _tile_dpbsud(2, 4, 7);
+            _tile_dpbsud(3, 5, 7);
+        }
+        _tile_stored(0, high, LINE);
+        _tile_stored(1, high + SIDE, LINE);
+        _tile_stored(2, low, LINE);
+        _tile_stored(3, low + SIDE, LINE);
+        const __m512 scale = _mm512_loadu_ps(scales);
+        for (int o = 0; o < 2 * SIDE; o++) {
+            const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(raw<__m512i>(high[o]), 8), raw<__m512i>(low[o]));
+            _mm512_storeu_ps(sums[o], _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(sums[o])));
+        }
+    }
 }
 #else
 struct Tiles {
@@ -152,11 +173,13 @@ struct Input {
     std::vector<int16_t> rounded;
     std::vector<float> scales;     // (B, blocks) of `rounded`
     std::vector<uint16_t> packed;  // (B / 16, inputs / 32, number and rest, 16 pairs of inputs, 16 rows, 2)
+    std::vector<uint8_t> bytes;    // (B / 16, inputs / 64, upper and lower byte, 16 fours of inputs, 16 rows, 4)
+    std::vector<float> tile_scales;  // (B / 16, blocks, 16 rows) of `bytes`
 
     void set(const float* from, int64_t row_count, int64_t inputs, Format format) {
         values = from, rows = row_count, size = inputs, block = 0, tiled = false;
-#ifdef __AMX_BF16__
-        tiled = format != FLOAT32 && rows > GROUP && size % DEPTH == 0 && matrix_unit();
+#ifdef MATRIX_UNIT
+        tiled = format == BFLOAT16 && rows > GROUP && size % DEPTH == 0 && matrix_unit();
         if (tiled) return pack();
 #endif
 #ifdef __AVX512VNNI__
@@ -164,9 +187,13 @@ struct Input {
             if (format == INT8 && !block && size % fits == 0) block = fits;
         if (block) round();
 #endif
+#ifdef MATRIX_UNIT
+        tiled = block && rows > 1 && matrix_unit();
+        if (tiled) split();
+#endif
     }
 
-#ifdef __AMX_BF16__
+#ifdef MATRIX_UNIT
     void pack() {
         const int64_t groups = (rows + SIDE - 1) / SIDE, depths = size / DEPTH;
         packed.assign(groups * depths * 2 * SIDE * DEPTH, 0);
@@ -185,6 +212,29 @@ struct Input {
     }
 #endif
 
+#ifdef MATRIX_UNIT
+    // Each of `rounded` is 256 * upper, signed, + lower, not signed.
+    void split() {
+        const int64_t groups = (rows + SIDE - 1) / SIDE, depths = size / LINE;
+        bytes.resize(groups * depths * 2 * TILE_BYTES), tile_scales.resize(groups * blocks * SIDE);
+        for (int64_t row = 0; row < rows; row++) {
+            for (int64_t b = 0; b < blocks; b++)
+                tile_scales[(row / SIDE * blocks + b) * SIDE + row % SIDE] = scales[row * blocks + b];
+            for (int64_t d = 0; d < depths; d++) {
+                const int16_t* from = rounded.data() + row * size + d * LINE;
+                const __m512i first = raw<__m512i>(from), second = raw<__m512i>(from + LINE / 2);
+                const __m256i upper[] = {_mm512_cvtepi16_epi8(_mm512_srai_epi16(first, 8)),
+                                         _mm512_cvtepi16_epi8(_mm512_srai_epi16(second, 8))};
+                const __m256i lower[] = {_mm512_cvtepi16_epi8(first), _mm512_cvtepi16_epi8(second)};
+                uint8_t* to = bytes.data() + (row / SIDE * depths + d) * 2 * TILE_BYTES + row % SIDE * 4;
+                _mm512_i32scatter_epi32(to, every_line(), raw<__m512i>(upper), 4);
+                _mm512_i32scatter_epi32(to + TILE_BYTES, every_line(), raw<__m512i>(lower), 4);
+            }
+        }
+    }
+#endif
+
+#ifdef __AVX512VNNI__
     void round() {
         blocks = size / block;
         rounded.resize(rows * size), scales.resize(rows * blocks);
@@ -192,10 +242,14 @@ struct Input {
             float largest = 1e-30f;
             for (int64_t i = start; i < start + block; i++) largest = std::max(largest, std::fabs(values[i]));
             scales[start / block] = largest / 32767;
-            for (int64_t i = start; i < start + block; i++)
-                rounded[i] = static_cast<int16_t>(std::lrint(values[i] * (32767 / largest)));
+            for (int64_t i = start; i < start + block; i += LANES) {
+                const __m512 steps = reinterpret_cast<__m512>(load(values + i)) * (32767 / largest);
+                const __m256i whole = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(steps));
+                std::memcpy(rounded.data() + i, &whole, sizeof whole);
+            }
         }
     }
+#endif
 };
 
 // sums[r][t] = dot(weight row t, x row r), both of `size` numbers.
@@ -287,16 +341,17 @@ void prefetch(const void* from, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(static_cast<const char*>(from) + at);
 }
 
-#ifdef __AMX_BF16__
+#ifdef MATRIX_UNIT
 void tile_rows(const Matrix& matrix, const Input& x, int64_t output, float* y) {
-    const int64_t group_size = 2 * SIDE * x.size;
     alignas(64) float sums[2 * SIDE][SIDE];
+    const int64_t start = output * x.size;
     for (int64_t row = 0; row < x.rows; row += SIDE) {
-        const uint16_t* packed = x.packed.data() + row / SIDE * group_size;
+        const int64_t group = row / SIDE, before = group * 2 * SIDE * x.size;  // inputs of earlier groups, twice
         if (matrix.format == INT8)
-            tile_products(static_cast<const int8_t*>(matrix.weight) + output * x.size, packed, x.size, sums);
+            tile_products(static_cast<const int8_t*>(matrix.weight) + start, x.bytes.data() + before,
+                          x.tile_scales.data() + group * x.blocks * SIDE, x.size, x.block, sums);
         else
-            tile_products(static_cast<const uint16_t*>(matrix.weight) + output * x.size, packed, x.size, sums);
+            tile_products(static_cast<const uint16_t*>(matrix.weight) + start, x.packed.data() + before, x.size, sums);
         for (int64_t r = row; r < std::min(row + SIDE, x.rows); r++)
             for (int o = 0; o < 2 * SIDE; o += LANES) {
                 float* to = y + r * matrix.outputs + output + o;
@@ -315,7 +370,7 @@ void product(const Matrix& matrix, const Input& x, int64_t first, int64_t last, 
     for (int64_t row = 0; row < x.rows; row++)
         for (int64_t o = first; o < last; o++)
             y[row * outputs + o] = (add ? y[row * outputs + o] : 0.0f) + (matrix.bias ? matrix.bias[o] : 0.0f);
-#ifdef __AMX_BF16__
+#ifdef MATRIX_UNIT
     for (; x.tiled && first + 2 * SIDE <= last; first += 2 * SIDE) tile_rows(matrix, x, first, y);
 #endif
     const int64_t row_bytes = x.size * (matrix.format == INT8 ? 1 : matrix.format == BFLOAT16 ? 2 : 4);

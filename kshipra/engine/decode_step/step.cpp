@@ -91,55 +91,60 @@ class Meeting {
 // What one thread needs for itself.
 struct Scratch {
     std::vector<float> normed, cos, sin, query, key, scores;
-    Input input;
+    Input input, queries;
 };
 
-// One head of one row: rotate, keep the new key and value, attend over all that is stored and the new column.
-void attend(const Model& model, const Step& step, int64_t layer, int64_t row, int64_t head, Scratch& own) {
-    const int64_t size = model.head_size, half = size / 2, group = head * model.kv_heads / model.heads;
+// Scores (columns) to shares that add up to 1; hidden columns get none.
+void softmax(float* scores, int64_t columns, float scale, const bool* visible) {
+    float largest = HIDDEN, total = 0;
+    for (int64_t c = 0; c < columns; c++) {
+        scores[c] = visible && !visible[c] ? HIDDEN : scores[c] * scale;
+        largest = std::max(largest, scores[c]);
+    }
+    for (int64_t c = 0; c < columns; c++) total += scores[c] = std::exp(scores[c] - largest);
+    for (int64_t c = 0; c < columns; c++) scores[c] /= total;
+}
+
+// out = the sum of values (columns, D), each times its share, from `i` on while N registers fit; gives where it ends.
+template <int N>
+int64_t weigh(const float* shares, const float* values, int64_t columns, int64_t size, int64_t i, float* out) {
+    for (; i + N * LANES <= size; i += N * LANES) {
+        Numbers sums[N] = {};
+        for (int64_t c = 0; c < columns; c++)
+            for (int n = 0; n < N; n++) sums[n] += load(values + c * size + i + n * LANES) * shares[c];
+        std::memcpy(out + i, sums, sizeof sums);
+    }
+    return i;
+}
+
+// All heads of one row that share keys: rotate, keep the new key and value, attend over all that is stored.
+void attend(const Model& model, const Step& step, int64_t layer, int64_t row, int64_t group, Scratch& own) {
+    const int64_t size = model.head_size, half = size / 2, heads = model.heads / model.kv_heads;
     const float* qkv = step.qkv + row * (model.heads + 2 * model.kv_heads) * size;
-    const float *query = qkv + head * size, *key = qkv + (model.heads + group) * size;
+    const float *query = qkv + group * heads * size, *key = qkv + (model.heads + group) * size;
     const float* value = qkv + (model.heads + model.kv_heads + group) * size;
     if (model.frequencies) {
         const float *cos = own.cos.data() + row * half, *sin = own.sin.data() + row * half;
-        rotate(query, cos, sin, half, own.query.data());
+        for (int64_t h = 0; h < heads; h++) rotate(query + h * size, cos, sin, half, own.query.data() + h * size);
         rotate(key, cos, sin, half, own.key.data());
         query = own.query.data(), key = own.key.data();
     }
-    const int64_t start = (row * model.kv_heads + group) * step.capacity * size;
+    const int64_t start = (row * model.kv_heads + group) * step.capacity * size, columns = step.stored + 1;
     float *keys = step.cache[2 * layer] + start, *values = step.cache[2 * layer + 1] + start;
-    const bool* visible = step.mask ? step.mask + row * (step.stored + 1) : nullptr;
-    const float scale = 1 / std::sqrt(static_cast<float>(size));
-    float* scores = own.scores.data();
-    auto score = [&](const float* with) {
-        float sum = 0;
-        for (int64_t i = 0; i < size; i++) sum += query[i] * with[i];
-        return sum * scale;
-    };
-    float largest = scores[step.stored] = score(key);  // a column always sees itself
-    for (int64_t c = 0; c < step.stored; c++) {
-        scores[c] = visible && !visible[c] ? HIDDEN : score(keys + c * size);
-        largest = std::max(largest, scores[c]);
-    }
-    float total = 0;
-    for (int64_t c = 0; c <= step.stored; c++) total += scores[c] = std::exp(scores[c] - largest);
-    float* out = step.attended + (row * model.heads + head) * size;
-    const float share = 1 / total;
-    int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) {
-        Numbers sum = load(value + i) * scores[step.stored];
-        for (int64_t c = 0; c < step.stored; c++) sum += load(values + c * size + i) * scores[c];
-        sum *= share;
-        std::memcpy(out + i, &sum, sizeof sum);
-    }
-    for (; i < size; i++) {
-        out[i] = value[i] * scores[step.stored];
-        for (int64_t c = 0; c < step.stored; c++) out[i] += values[c * size + i] * scores[c];
-        out[i] *= share;
-    }
-    if (head == 0 || group != (head - 1) * model.kv_heads / model.heads) {  // the first head of its group
-        std::copy(key, key + size, keys + step.stored * size);
-        std::copy(value, value + size, values + step.stored * size);
+    std::copy(key, key + size, keys + step.stored * size);
+    std::copy(value, value + size, values + step.stored * size);
+    own.queries.set(query, heads, size, FLOAT32);
+    product({keys, nullptr, nullptr, size, columns, FLOAT32}, own.queries, 0, columns, own.scores.data(), false);
+    const bool* visible = step.mask ? step.mask + row * columns : nullptr;
+    for (int64_t h = 0; h < heads; h++) {
+        float *shares = own.scores.data() + h * columns;
+        float* out = step.attended + (row * model.heads + group * heads + h) * size;
+        softmax(shares, columns, 1 / std::sqrt(static_cast<float>(size)), visible);
+        int64_t i = weigh<4>(shares, values, columns, size, 0, out);
+        for (i = weigh<1>(shares, values, columns, size, i, out); i < size; i++) {
+            out[i] = 0;
+            for (int64_t c = 0; c < columns; c++) out[i] += values[c * size + i] * shares[c];
+        }
     }
 }
 
@@ -167,7 +172,8 @@ void work(const Model& model, const Step& step, Meeting& meeting, int64_t thread
     const Tiles tiles;
     const int64_t rows = step.rows, width = model.width, half = model.head_size / 2;
     own.normed.resize(rows * std::max(width, model.inner));
-    own.query.resize(model.head_size), own.key.resize(model.head_size), own.scores.resize(step.stored + 1);
+    own.query.resize(model.heads * model.head_size), own.key.resize(model.head_size);
+    own.scores.resize(model.heads * (step.stored + 1));
     if (model.frequencies) {
         own.cos.resize(rows * half), own.sin.resize(rows * half);
         for (int64_t row = 0; row < rows; row++)
@@ -191,9 +197,9 @@ void work(const Model& model, const Step& step, Meeting& meeting, int64_t thread
         normed(layer.attention_norm, layer.qkv);
         product(layer.qkv, own.input, from(layer.qkv.outputs), to(layer.qkv.outputs), step.qkv, false);
         meeting.wait(threads);
-        const int64_t tasks = rows * model.heads;
+        const int64_t tasks = rows * model.kv_heads;
         for (int64_t task = tasks * thread / threads; task < tasks * (thread + 1) / threads; task++)
-            attend(model, step, index, task / model.heads, task % model.heads, own);
+            attend(model, step, index, task / model.kv_heads, task % model.kv_heads, own);
         meeting.wait(threads);
         own.input.set(step.attended, rows, layer.attention_out.inputs, layer.attention_out.format);
         product(layer.attention_out, own.input, from(width), to(width), step.x, true);

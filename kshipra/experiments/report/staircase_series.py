@@ -51,7 +51,8 @@ def series(results: Results) -> Series:
     """The samples by length, those of one layer times the layers. Lengths that a sweep has not come to yet
     are left out while there are others."""
     found: dict[int, dict[str, list[float]]] = {}
-    for case in results.cases:
+    swept = [case for case in results.cases if "sweep" in case.settings]
+    for case in swept:
         scale = case.samples["layers"] / case.samples["timed_layers"]
         for name, taken in case.samples["taken_s"].items():
             times = scale if name in PARTS else 1
@@ -60,7 +61,7 @@ def series(results: Results) -> Series:
     sweeps = max(len(samples["step"]) for samples in found.values())
     lengths = sorted(tokens for tokens, samples in found.items() if len(samples["step"]) == sweeps)
     taken_s = {name: [found[tokens][name] for tokens in lengths] for name in (*ALONE, "step")}
-    return Series(lengths, results.cases[0].settings["step_tokens"], taken_s)
+    return Series(lengths, swept[0].settings["step_tokens"], taken_s)
 
 
 def at(lengths: tuple[int, ...]) -> str:

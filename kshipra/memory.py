@@ -1,0 +1,54 @@
+"""What a run needs of memory, from a model's shape alone, against what is free. Knows nothing of torch.
+
+An estimate errs on the side of too much: a run that is refused costs a sentence, one that should have been
+costs every visitor the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kshipra.costs import kv_bytes_per_token
+from kshipra.errors import InputError, ModelError
+from kshipra.types import ModelSpec, Request
+
+MARGIN = 1.25  # of what is counted, for what is not: the allocator's rounding, buffers of the libraries
+GROWTH = 2  # a cache that grows holds the old tensors and the new ones for a moment
+VECTORS = 10  # of the model's width that a pass keeps a column; the feed-forward's inner one is four of them
+
+
+def gib(amount: float) -> str:
+    """Bytes for people: "1.3 GiB", or "512 MiB" below one."""
+    return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
+
+
+def check_weights_fit(label: str, parameters: int, dtype_bytes: int, free_bytes: int) -> None:
+    """Raise ModelError unless `parameters` weights of `dtype_bytes` each fit into `free_bytes`, with the
+    margin."""
+    needed = parameters * dtype_bytes * MARGIN
+    if needed > free_bytes:
+        raise ModelError(
+            f"{label} has {parameters / 1e6:,.0f} million weights and needs {gib(needed)} of memory at "
+            f"{8 * dtype_bytes} bits each, and {gib(free_bytes)} are free: choose a smaller model."
+        )
+
+
+def run_bytes(spec: ModelSpec, requests: Sequence[Request], rows: int) -> int:
+    """Most bytes that `requests` take beside the weights with `rows` of them at once: keys and values of as
+    many columns as the longest may come to, and the activations of the longest prompt."""
+    columns = max(len(request.prompt_ids) + request.params.max_new_tokens for request in requests)
+    prompt = max(len(request.prompt_ids) for request in requests)
+    keys_values = GROWTH * rows * min(columns, spec.context or columns) * kv_bytes_per_token(spec)
+    activations = VECTORS * rows * prompt * spec.width * spec.dtype_bytes
+    return int(MARGIN * (keys_values + activations))
+
+
+def check_run_fits(spec: ModelSpec, requests: Sequence[Request], rows: int, free_bytes: int) -> None:
+    """Raise InputError unless `requests`, `rows` of them at once, fit into `free_bytes` beside the
+    weights."""
+    needed = run_bytes(spec, requests, rows)
+    if needed > free_bytes:
+        raise InputError(
+            f"{rows} prompt{'s' if rows > 1 else ''} at once with all new tokens may need {gib(needed)} of "
+            f"memory, and {gib(free_bytes)} are free: use fewer prompts, shorter ones or fewer new tokens."
+        )

@@ -1,0 +1,22 @@
+"""The load scripts in a short form; `make soak` runs the long one."""
+
+from __future__ import annotations
+
+import cycles
+import hostile
+import pytest
+import visitors
+
+pytestmark = pytest.mark.slow
+
+
+def test_visitors():
+    visitors.main(4, 5.0)
+
+
+def test_cycles():
+    cycles.main(8)
+
+
+def test_hostile_inputs():
+    hostile.main(60)
