@@ -108,6 +108,8 @@ def check_plan(
     for limit in (plan.params.max_new_tokens, *(limit for limit in plan.limits if limit is not None)):
         if not 0 <= limit <= limits.new_tokens:
             raise InputError(f"Max new tokens must be from 0 to {limits.new_tokens:,}, not {limit:,}.")
+    if plan.reuse and limits.public:
+        raise InputError("Cache reuse: leave it out on a public page, where it would tell what others asked.")
     if plan.rows is not None and not 1 <= plan.rows <= limits.prompts:
         raise InputError(f"Rows at once must be from 1 to {limits.prompts}, not {plan.rows:,}.")
     if len(plan.params.stop) > STOPS or any(len(text) > STOP_CHARS for text in plan.params.stop):

@@ -77,4 +77,5 @@ DRAFT_MODEL = Mode(
     "A smaller model with the same tokenizer guesses the next tokens, and one pass checks several guesses.",
     draft_model,
     drafts=True,
+    guesses=True,
 )

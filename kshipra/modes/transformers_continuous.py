@@ -89,4 +89,5 @@ MODE = Mode(
     check,
     implementation="transformers",
     rows=ROWS,
+    caches=False,  # the cache is that library's own
 )

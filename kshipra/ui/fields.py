@@ -133,7 +133,7 @@ def rail(
         penalty = gr.Number(
             1, step=0.05, label="Repetition penalty", info="1 is off", elem_id="repetition-penalty"
         )
-    with gr.Accordion(words.REUSE["title"], open=False, elem_id="reuse-part"):
+    with gr.Accordion(words.REUSE["title"], open=False, visible=not limits.public, elem_id="reuse-part"):
         reuse = gr.Checkbox(False, label=words.REUSE["label"], info=words.REUSE["info"], elem_id="reuse")
         with gr.Row(elem_classes="k-kept"):
             kept = gr.HTML(words.REUSE["nothing"], elem_id="kept", apply_default_css=False)

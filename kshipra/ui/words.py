@@ -133,7 +133,7 @@ WHY = {
     "continuous": "When prompts or limits differ in length, a static batch empties little by little. Here "
     "the next prompt is read as soon as a place is free. A long one is read in pieces, with a step of all "
     "other rows after each, so that none of them waits long for its next token.",
-    "speculative": "A step reads all weights, whether it computes one token or nine: so nine can be had for "
+    "speculative": "A step reads all weights, whether it computes one token or ten: so ten can be had for "
     "little more than one, if they are known. They are guessed, and one pass checks them all. What the model "
     "would not have chosen itself is dropped, so the text is the same. It pays where a text repeats its "
     "prompt or itself, and costs a little where it does not.",

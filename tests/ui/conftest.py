@@ -125,7 +125,7 @@ def open_page(visitor, new_visitor, serve):
             "Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "local_storage"}
         )
         tab.goto(url)
-        tab.wait_for_selector("#column-no_cache")
+        tab.wait_for_selector(".k-column")
         tab.wait_for_selector("#stop:disabled")  # the scripts have taken over the buttons
         return tab
 

@@ -156,12 +156,13 @@ def events(
             text, reason = WORDS[id_ % len(WORDS)], "length" if last else None
             guessed = mode == "speculative" and phase == "decode" and place + 1 < new[row].stop
             tokens.append(NewToken(row, id_, text, reason, -0.4, best, guessed))
-        drafted = sum(map(len, new.values())) if mode == "speculative" and phase == "decode" else 0
+        drafted = tuple(map(len, new.values())) if mode == "speculative" and phase == "decode" else ()
         processed = len(rows) if phase == "decode" and mode != "no_cache" else length * len(rows)
         resident = 1012 * MIB + int(index % 5 * 0.3 * MIB) + (2 * kv if kv else length * 90_000)
         yield StepEvent(
             index, phase, rows, tuple(tokens), processed, ended, elapsed_s, at_s, kv, kv * 2, resident,
-            resident - 1010 * MIB, "VmHWM", 10**9, reused * len(rows) if phase == "prefill" else 0, drafted,
+            resident - 1010 * MIB, "VmHWM", 10**9, reused * len(rows) if phase == "prefill" else 0,
+            sum(drafted), drafted,
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from test_links import FIRST, opened
 from test_page_view import of_kind, strict
 
 from kshipra.errors import InputError
-from kshipra.limits import check_plan
+from kshipra.limits import check_plan, public
 from kshipra.metrics import fold
 from kshipra.modes import mode_named
 from kshipra.predict import kv_formula_bytes
@@ -69,6 +69,14 @@ def test_only_true_is_reuse_and_a_planted_fault_runs_cold():
     choice = make_plan().choice
     assert not any(plan_of(replace(FIRST, reuse=said), choice).reuse for said in (None, "true", 1, [], False))
     assert not with_bug(replace(FIRST, reuse=True), BUGS[0].key).reuse
+
+
+def test_strangers_reuse_nothing_of_each_other():
+    """Reused tokens and their times would tell what somebody else has asked."""
+    backend = FakeBackend(limits=public(make_plan().choice.model))
+    with pytest.raises(gr.Error, match="Cache reuse: leave it out on a public page"):
+        answer(backend, ["One"], ["kv_cache"], 4, reuse=True)
+    assert answer(backend, ["One"], ["kv_cache"], 4)["settings"]["reuse"] is False
 
 
 def test_a_link_keeps_limits_rows_and_reuse():
