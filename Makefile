@@ -1,9 +1,9 @@
-# Two commands do everything: `make run` opens the page, `make test` proves it.
+# Two commands do everything: `make run` opens the page, `make test` proves it. `make soak` is 10,000 requests long.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test clean
+.PHONY: run test soak clean
 
 run: $(VENV)/installed-run
 	$(BIN)/python app.py
@@ -13,6 +13,9 @@ test: $(VENV)/installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/browser.py
 	$(BIN)/python -m pytest -m "not gpu"
+
+soak: $(VENV)/installed-test
+	PYTHONPATH=.:tests $(BIN)/python tests/load/soak_continuous.py
 
 $(VENV)/installed-run: requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Kshipra needs Python 3.11 to 3.13: make PYTHON=python3.12 ...")'
