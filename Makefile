@@ -1,4 +1,4 @@
-# Two commands do everything: `make run` opens the page, `make test` proves it.
+# Two commands do everything: `make run` opens the page, `make test` proves it. `make soak` goes on for long.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +16,7 @@ test: $(VENV)/installed-test
 
 # Some 25 minutes, bounded in time and count, on this machine's own loopback only.
 soak: $(VENV)/installed-test
-	for script in batched hostile cycles visitors; do \
+	for script in soak_continuous hostile cycles visitors; do \
 	  PYTHONPATH=.:tests:tests/models:tests/load $(BIN)/python tests/load/$$script.py || exit 1; done
 
 $(VENV)/installed-run: requirements.txt

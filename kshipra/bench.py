@@ -129,7 +129,7 @@ def summarise(
     spreads = {name: spread([figure(result) for result in results]) for name, figure in FIGURES.items()}
     figure = FIGURES[judged]
     pairs = [(figure(own), figure(other)) for own, other in zip(results, reference, strict=True)]
-    if judged.endswith("_s"):  # a time: less is better
+    if judged.endswith("_s") and not judged.endswith("_per_s"):  # a time: less is better
         pairs = [(other, own) for own, other in pairs]
     spreads["against"] = spread([one / other if one and other else None for one, other in pairs])
     return {

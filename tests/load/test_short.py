@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import batched
 import cycles
 import hostile
 import pytest
 import visitors
 
 pytestmark = pytest.mark.slow
-
-
-def test_one_batch():
-    batched.main(300)
 
 
 def test_visitors():
