@@ -123,7 +123,7 @@ def test_the_csv_has_a_line_a_step_and_no_formula(open_page, tmp_path, changed):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("chart", ["Step latency", "Throughput", "Memory"])
+@pytest.mark.parametrize("chart", ["Step latency", "Throughput", "Memory", "Rows"])
 def test_each_chart_is_a_png_and_an_svg_in_light_colours(open_page, tmp_path, changed, chart):
     page = open_page(color_scheme="dark")
     page.wait_for_function("window.Plotly")
@@ -132,7 +132,7 @@ def test_each_chart_is_a_png_and_an_svg_in_light_colours(open_page, tmp_path, ch
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert int.from_bytes(path.read_bytes()[16:20]) == 2 * 960
     name, path = download(page, f"{chart} as SVG", tmp_path)
-    assert re.fullmatch(NAME + r"-(latency|throughput|memory)\.svg", name)
+    assert re.fullmatch(NAME + r"-(latency|throughput|memory|rows)\.svg", name)
     svg = path.read_text(encoding="utf-8")
     assert "rgb(255, 255, 255)" in svg  # paper
     assert "rgb(213, 94, 0)" in svg  # A, as on a light page
@@ -153,7 +153,7 @@ def test_the_charts_points_are_those_of_the_run(open_page, changed, whole):
     with page.expect_download():
         page.get_by_role("button", name="HTML", exact=True).click()
     figures = page.evaluate("drawn.map(({ data }) => data.filter(({ mode }) => mode === 'lines'))")
-    latency, throughput, memory, _ = figures
+    latency, throughput, memory, rows = figures
     for place, way in enumerate(whole["ways"]):
         steps, mib = way["result"]["steps"], 2**20
         assert latency[place]["x"] == list(range(1, len(steps) + 1))
@@ -162,6 +162,9 @@ def test_the_charts_points_are_those_of_the_run(open_page, changed, whole):
         since = steps[-9]["at_s"] if len(steps) > 8 else 0
         made = sum(len(step["new_tokens"]) for step in window)
         assert throughput[place]["y"][-1] == pytest.approx(made / (steps[-1]["at_s"] - since))
+        decode = [step for step in steps if step["phase"] == "decode"]
+        assert rows[place]["x"] == [step["at_s"] for step in decode]
+        assert rows[place]["y"] == [len(step["rows"]) for step in decode]
         resident, kv = memory[2 * place : 2 * place + 2]
         first = steps[0]["resident_bytes"]
         assert resident["y"] == pytest.approx([(step["resident_bytes"] - first) / mib for step in steps])
@@ -372,6 +375,14 @@ def test_a_damaged_run_is_refused_with_the_place_that_is_wrong(open_page, change
     assert page.locator(".k-files").is_hidden()  # nothing was opened
 
 
+LATER = [  # of a way's result, what older documents lack
+    *((name,) for name in ("largest_gap_s", "reused_tokens", "drafted_tokens", "accepted_tokens", "draft_s")),
+    *(("rows", 0, name) for name in ("drafted_tokens", "accepted_tokens")),
+    *(("steps", 0, name) for name in ("reused_tokens", "drafted_tokens", "row_drafted_tokens", "draft_s")),
+    ("steps", 0, "new_tokens", 0, "guessed"),
+]
+
+
 def test_every_part_is_needed(open_page, whole):
     """Without any one of its parts a document is refused: no view meets `undefined`."""
     page = open_page()
@@ -390,12 +401,7 @@ def test_every_part_is_needed(open_page, whole):
     later += [("model", "spec", name) for name in ("weights", "stored_bytes", "pass_weight_bytes")]
     later += [("settings", name) for name in ("limits", "rows", "reuse")]
     later += [("settings", "choice", "draft")]
-    result = ("largest_gap_s", "reused_tokens", "drafted_tokens", "accepted_tokens", "draft_s")
-    later += [("ways", 0, "result", name) for name in result]
-    of_step = ("reused_tokens", "drafted_tokens", "row_drafted_tokens", "draft_s")
-    later += [("ways", 0, "result", "steps", 0, name) for name in of_step]
-    later += [("ways", 0, "result", "rows", 0, name) for name in ("drafted_tokens", "accepted_tokens")]
-    later += [("ways", 0, "result", "steps", 0, "new_tokens", 0, "guessed")]
+    later += [("ways", 0, "result", *names) for names in LATER]
     for path in parts(whole):
         if path[:-1] in free or any(path[: len(one)] == one for one in later):  # older documents lack those
             continue
