@@ -119,14 +119,17 @@ def live(browser: Browser, url: str) -> None:
     for page in pages:
         page.goto(f"{url}#live")
         page.wait_for_function("document.querySelector('.k-live-figures dd')?.textContent.endsWith('of 8')")
+    pages[0].wait_for_timeout(10_000)  # three pages that have just been built take the cores of the engine
     for page, said in zip(pages, SAID, strict=True):
         for text in said:
             page.fill("#live-say", text)
             page.press("#live-say", "Enter")
     first = pages[0]
     first.wait_for_selector(".k-turn[data-number='1'][data-state='answering']", timeout=180_000)
-    first.wait_for_timeout(1500)
-    first.screenshot(path=ASSETS / "views" / "live.png")
+    for width, height in SIZES:
+        first.set_viewport_size({"width": width, "height": height})
+        first.wait_for_timeout(500)
+        first.screenshot(path=ASSETS / "views" / f"live-{width}.png", full_page=True)
     for tab in tabs:
         tab.close()
 
