@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from conftest import Letters, make_llama
 from kshipra.engine import job, slots
 from kshipra.engine.cache import KVCache
+from kshipra.engine.runner import Engine
+from kshipra.types import SamplingParams
 from load.soak_continuous import soak
 
 
@@ -32,6 +35,14 @@ def keep_every_cache(monkeypatch) -> None:
 
 def never_drop_columns(monkeypatch) -> None:
     monkeypatch.setattr(slots, "SLACK_COLUMNS", 10**9)
+
+
+def test_a_run_that_somebody_else_left_is_not_counted():
+    engine = Engine(make_llama(), Letters())
+    theirs = engine.run(engine.requests([[1, 2, 3]] * 40, [SamplingParams(4)] * 40), mode="static_batch")
+    next(theirs)
+    assert list(soak(200).faults()) == []
+    theirs.close()
 
 
 @pytest.mark.parametrize("plant", [keep_every_row, keep_every_cache, never_drop_columns])
