@@ -1,7 +1,8 @@
 """Compiled execution: a decode step as one call of machine code (decode_step/) instead of some 600 operations
 that Python starts one by one.
 
-Only passes of one column over a cache are compiled; prompts take the model's own forward.
+Only passes of one column over a cache are compiled whole; prompts take the model's own forward, with the
+products of many rows multiplied by that code where the processor has a matrix unit.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import time
 from ctypes import c_void_p
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,8 @@ from kshipra.models.gpt2 import GPT2
 from kshipra.models.llama import Llama
 from kshipra.models.weights import swap
 from kshipra.types import Progress, silent
+
+WIDE_ROWS = 32  # from how many on a product gains from tiles, which are laid out anew every time
 
 
 def unavailable(model: CausalLM) -> str | None:
@@ -54,7 +58,7 @@ class CompiledModel:
         require_compiled(model)
         assert isinstance(model, (GPT2, Llama))
         started_s = time.perf_counter()
-        self._decode, compiled = decode.decode_function(progress)
+        self._code, compiled = decode.library(progress)
         self.compile_s = time.perf_counter() - started_s if compiled else 0.0
         swap(model, _turned)
         self.model, self.spec, self.eos_ids = model, model.spec, model.eos_ids
@@ -74,6 +78,10 @@ class CompiledModel:
             norm=_norm(model.norm),
             head=_matrix(model.head),
         )
+        for block, layer in zip(model.blocks, self._layers, strict=True):
+            for name in ("qkv", "attention_out", "mlp_in", "mlp_out"):
+                if self._code.kshipra_is_wide(getattr(layer, name)):
+                    setattr(block, name, Wide(getattr(block, name), getattr(layer, name), self._code))
 
     @property
     def device(self) -> torch.device:
@@ -117,8 +125,25 @@ class CompiledModel:
             logits=_address(logits),
         )
         with record_function("kshipra::decode_step"):  # a profile's one name for all of it
-            self._decode(ctypes.byref(self._model), ctypes.byref(step))
+            self._code.kshipra_decode(self._model, step)
         return logits
+
+
+class Wide(nn.Module):
+    """A linear module whose products of many rows are those of decode_step/wide.h."""
+
+    def __init__(self, own: nn.Module, matrix: decode.Matrix, code: Any) -> None:
+        super().__init__()
+        self.own, self.matrix, self._code = own, matrix, code
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.shape[:-1].numel()
+        if rows < WIDE_ROWS:
+            return self.own(x)
+        x, y = x.contiguous(), x.new_empty(*x.shape[:-1], self.matrix.outputs)
+        with record_function("kshipra::product"):
+            self._code.kshipra_product(self.matrix, _address(x), rows, _address(y), torch.get_num_threads())
+        return y
 
 
 def _turned(module: nn.Module) -> nn.Module | None:

@@ -246,7 +246,7 @@ def test_a_compiler_that_fails_is_a_sentence_and_the_run_goes_on(backend, monkey
     def broken(progress):
         raise InputError("Compiled execution is unavailable: c++ could not make it (boom); choose eager.")
 
-    monkeypatch.setattr(compiled.decode, "decode_function", broken)
+    monkeypatch.setattr(compiled.decode, "library", broken)
     monkeypatch.setattr(compiled.decode, "compiler", lambda: "/usr/bin/c++")
     messages = told(backend, "compiled", "kv_cache")
     (failed,) = of_kind(Failed, messages)

@@ -4,6 +4,7 @@ threads and shapes; and what happens where there is no compiler."""
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from conftest import FAMILIES, Letters, make_gpt2, make_llama
 from kshipra.engine import decode
 from kshipra.engine.cache import KVCache
 from kshipra.engine.check import tolerance
-from kshipra.engine.compiled import CompiledModel, unavailable
+from kshipra.engine.compiled import WIDE_ROWS, CompiledModel, Wide, _matrix, unavailable
 from kshipra.engine.geometry import attention_mask, positions
 from kshipra.engine.layout import FAULTS
 from kshipra.engine.runner import Engine
@@ -127,6 +128,60 @@ def test_threads_share_the_work_whatever_their_number(threads, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     for ours, theirs in zip(last_logits(model), alone, strict=True):
         assert torch.equal(ours, theirs)  # who computes an output does not change it
+
+
+def as_bfloat16(reference):
+    for weight in reference.parameters():
+        weight.data = weight.data.bfloat16().to(weight.dtype)
+    return reference
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: make_gpt2(n_positions=640), lambda: make_llama(max_position_embeddings=640)]
+)
+@pytest.mark.parametrize("columns", [WIDE_ROWS - 1, WIDE_ROWS, 600])
+def test_a_prompt_is_read_as_exactly_by_the_matrix_unit(made, columns):
+    """Weights that are bfloat16 in truth may be multiplied in parts, which shows in nothing but time."""
+    reference = as_bfloat16(made())
+    ids = torch.arange(columns)[None] * 31 % reference.config.vocab_size
+    exact = reference.double()(ids).logits[0, -1]
+    for model in (native(reference), CompiledModel(native(reference))):
+        with torch.inference_mode():
+            seen = torch.ones_like(ids, dtype=torch.bool)
+            logits = model.forward(ids, positions(seen, columns), None, KVCache(), 1)[0, -1]
+        assert (logits.double() - exact).abs().max() < 1e-6 * exact.abs().max()
+
+
+@pytest.mark.parametrize("rows", [1, 31, 32, 33, 513])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_products_of_many_rows(rows, threads, monkeypatch):
+    """Of 1 to 17 tiles of rows, and outputs that threads cannot share evenly, with a bias and without."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    code, _ = decode.library()
+    generator = torch.Generator().manual_seed(2)
+    for inputs, outputs, bias in ((64, 32, True), (160, 416, False)):
+        module = torch.nn.Linear(inputs, outputs, bias=bias)
+        module.weight.data = torch.randn(outputs, inputs, generator=generator).bfloat16().float()
+        x = torch.randn(2, rows, inputs, generator=generator)
+        exact = torch.nn.functional.linear(*(t.double() for t in (x, module.weight)))
+        exact = exact + module.bias.double() if bias else exact
+        matrix = _matrix(module)
+        made = Wide(module, matrix, code) if code.kshipra_is_wide(matrix) else module
+        with torch.inference_mode():
+            assert (made(x).double() - exact).abs().max() < 1e-6 * exact.abs().max()
+
+
+def test_only_weights_that_are_bfloat16_in_truth_are_multiplied_in_parts():
+    code, _ = decode.library()
+    module = torch.nn.Linear(64, 32)
+    module.weight.data = module.weight.data.bfloat16().float()
+    can = code.kshipra_is_wide(_matrix(module))
+    assert can == ("amx_bf16" in Path("/proc/cpuinfo").read_text())
+    module.weight.data[31, 63] += 1e-6
+    assert not code.kshipra_is_wide(_matrix(module))
+    narrow = torch.nn.Linear(48, 32)
+    narrow.weight.data.zero_()
+    assert not code.kshipra_is_wide(_matrix(narrow))
 
 
 def test_kept_logits_survive_the_next_step():

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "products.h"
+#include "wide.h"
 
 struct Norm {
     const float *weight, *bias;  // without bias it is RMSNorm, with one LayerNorm
