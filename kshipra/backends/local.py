@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kshipra import metrics
@@ -286,8 +287,9 @@ class LocalBackend:
         return sentence_for(error, public=self.limits.public)
 
     def _engine(self, run: LocalRun | Live) -> Engine:
-        """The engine of the run's choice. The one before stays until the new one is there, then goes."""
-        if self._loaded is None or self._loaded[0] != run.choice:
+        """The engine of the run's choice. The one before stays until the new one is there, then goes; a draft
+        that this run does not need does no harm."""
+        if self._loaded is None or run.choice not in (self._loaded[0], replace(self._loaded[0], draft=None)):
             before = self._model if isinstance(self._model, Ready) else None
             self._variants.clear()  # first, so that they take no memory beside the new model
             self._live.forget_model()

@@ -37,7 +37,8 @@ needs_compiler = pytest.mark.skipif(decode.compiler() is None, reason="no C++ co
 
 
 def plan(*recipes: str, model: str = "tiny") -> Plan:
-    return Plan(ModelChoice(model), ("ab", "a longer one"), recipes, SamplingParams(6, ignore_eos=True))
+    choice = ModelChoice(model, draft="tiny" if "draft_model" in recipes else None)
+    return Plan(choice, ("ab", "a longer one"), recipes, SamplingParams(6, ignore_eos=True))
 
 
 def native(implementation: str = "native") -> Engine:
@@ -54,7 +55,14 @@ def backend(monkeypatch) -> Iterator[LocalBackend]:
         "adapted": lambda _: native("transformers"),
         "fake": lambda _: Engine(FakeModel([5], prompt_tokens=2), Letters()),
     }
-    monkeypatch.setattr(runner, "load", lambda name, **asked: makers[name](asked["implementation"]))
+
+    def load(name: str, **asked) -> Engine:
+        engine = makers[name](asked["implementation"])
+        if asked["draft"] is not None:
+            engine.draft = makers[asked["draft"]](asked["implementation"])
+        return engine
+
+    monkeypatch.setattr(runner, "load", load)
     monkeypatch.setattr(roofline, "cached_roofline", lambda *_, **__: ROOFLINE)
     made = LocalBackend()
     yield made
@@ -75,7 +83,7 @@ def test_the_usual_ways_come_first_and_ask_for_the_choice_as_it_is():
     assert {(recipe_named(key).weights, recipe_named(key).execution) for key in USUAL_KEYS} == {
         ("native", "eager")
     }
-    assert "".join(recipe.letter for recipe in RECIPES) == "ABCDEFGHIJ"
+    assert "".join(recipe.letter for recipe in RECIPES) == "ABCDEFGHIJK"
     assert len(set(RECIPE_KEYS)) == len(RECIPES)
 
 
@@ -93,12 +101,21 @@ def test_every_recipe_runs_on_its_own_engine_and_tells_of_it_first(backend):
         next(m for m in of_kind(Started, messages) if m.recipe == "int8")
     )
     ids = {m.recipe: [row.token_ids for row in m.result.rows] for m in of_kind(Finished, messages)}
-    assert ids["compiled"] == ids["kv_cache"]
+    assert ids["compiled"] == ids["draft_model"] == ids["kv_cache"]
     (reviewed,) = of_kind(Reviewed, messages)
     pairs = {(found.first, found.second): found for found in reviewed.comparisons}
     assert pairs["kv_cache", "compiled"].verdict == "identical"
     for found in pairs.values():  # logits of another engine than the recipe's own would not give its ids
         assert found.verdict in ("identical", "near-tie"), found
+
+
+def test_a_draft_is_loaded_for_who_wants_it_and_stays_for_who_does_not(backend):
+    (finished,) = of_kind(Finished, told(backend, "draft_model"))
+    assert finished.result.accepted_tokens > 0
+    assert not of_kind(Loading, told(backend, "kv_cache"))
+    (finished,) = of_kind(Finished, told(backend, "draft_model"))
+    assert finished.result.accepted_tokens > 0
+    assert "Loading other" in [m.what for m in of_kind(Loading, told(backend, "kv_cache", model="other"))]
 
 
 def test_the_peer_is_loaded_once_and_has_the_ids_of_our_own(backend):
