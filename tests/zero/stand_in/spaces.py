@@ -9,13 +9,14 @@ import multiprocessing
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 HAD_TORCH = "torch" in sys.modules  # which must come later
 FORK = multiprocessing.get_context("fork") if sys.platform != "win32" else None
-END = b""
+END, IDLE_S = b"", 60.0
 
 
 class Error(Exception):
@@ -35,6 +36,12 @@ class Lender:
         self.asked_s: list[float] = []
         self.sent: list[bytes] = []  # everything that crossed, both ways
         self.before_call: Callable[[], None] = lambda: None
+        self.processes: list[Any] = []
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
 
 
 lender = Lender()
@@ -54,6 +61,7 @@ def GPU(
         stop = FORK.Event()
         process = FORK.Process(target=_worker, args=(task, sent, there, stop), daemon=True)
         process.start()
+        lender.processes.append(process)
         there.close()
         came = 0
         try:
@@ -68,8 +76,6 @@ def GPU(
             while _receive(here) is not None:
                 pass
             raise
-        finally:
-            process.join()
 
     return call
 
@@ -95,3 +101,4 @@ def _worker(task: Callable[..., Iterator[Any]], sent: bytes, there: Connection, 
     thread.start()
     thread.join()
     there.send_bytes(END)
+    time.sleep(IDLE_S)  # it may be used again: nothing in it ends with the call
