@@ -12,7 +12,10 @@ from pathlib import Path
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves the machine unasked
 
-from kshipra.backends.local import LocalBackend
+if os.getenv("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true"):  # as `spaces` itself reads it
+    from kshipra.backends.zero import ZeroBackend as Backend  # first of all: it must come before torch
+else:
+    from kshipra.backends.local import LocalBackend as Backend
 from kshipra.limits import OWN, public
 from kshipra.models.catalogue import DEFAULT
 from kshipra.models.sources import HUB_ID
@@ -60,7 +63,7 @@ def main() -> None:
         dtype=arguments.dtype,
         implementation=arguments.implementation,
     )
-    backend = LocalBackend(public(arguments.model) if arguments.public else OWN)
+    backend = Backend(public(arguments.model) if arguments.public else OWN)
     backend.preload(choice)  # in its own thread: the page opens meanwhile and shows how far it is
 
     from kshipra.ui.build import build_page, launch_options

@@ -6,6 +6,7 @@ pass.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import queue
 import threading
@@ -63,6 +64,7 @@ class LocalRun:
         self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._stop = threading.Event()
         self.log = RunLog(choice, plan)
+        self.context = contextvars.copy_context()  # of whoever asks: the page's server keeps him there
 
     def messages(self, timeout_s: float) -> list[Message]:
         try:

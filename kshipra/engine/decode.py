@@ -81,7 +81,7 @@ def library(progress: Progress = silent) -> tuple[Any, bool]:
     program = compiler()
     assert program is not None
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
-    texts = [path.read_text() for path in sorted(SOURCES.iterdir())]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())]
     said = "\n".join((*texts, *COMPILE, *LINK, version, machine.processor()))
     name = f"decode-{hashlib.sha256(said.encode()).hexdigest()[:16]}.so"
     path = cache_folder() / "compiled" / name

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import torch
 
 from kshipra.engine import runner
 from kshipra.engine.compiled import CompiledModel, require_compiled
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import wrap_model
-from kshipra.models.weights import is_stored, shell
+from kshipra.models.weights import inner, is_stored, shell
 from kshipra.types import ModelChoice, Progress, silent
 
 
@@ -53,3 +56,18 @@ def variant(
         progress("Preparing the compiled step", None, None)
         model = CompiledModel(shell(model) if model is plain else model, progress=progress)
     return runner.Engine(model, engine.tokenizer, draft=engine.draft)
+
+
+def moved(engine: runner.Engine, device: str) -> runner.Engine | None:
+    """`engine` with all its tensors on `device`, shared ones once; it is not to be used any more where it
+    was. None where some are in a form that is that device's own, or a draft's."""
+    if isinstance(engine.model, CompiledModel) or is_stored(engine.model) or engine.draft is not None:
+        return None
+    module = inner(engine.model)
+    there: dict[tuple[Any, ...], torch.Tensor] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        place = tensor.data_ptr(), tensor.shape, tensor.stride()
+        if place not in there:
+            there[place] = tensor.data.to(device)
+        tensor.data = there[place]
+    return runner.Engine(engine.model, engine.tokenizer)

@@ -726,5 +726,6 @@ LIVE: dict[str, Any] = {
     "now": "now",
     "resting": "Nobody is being answered.",
     "lost": "The connection was lost: reload the page.",
-    "nothing": "The requests of this server cannot share a batch.",
+    "nothing": "This server lends its device to one run at a time, so requests cannot share a batch: use the "
+    "bench.",
 }
