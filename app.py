@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves the machine unasked
+os.environ.setdefault(
+    "GRADIO_HEARTBEAT_INTERVAL", "5"
+)  # s, until a caller is missed whose line just went dead
 
 from kshipra.backends.local import LocalBackend
 from kshipra.limits import OWN, public
