@@ -194,3 +194,6 @@ def check_config(config: Mapping[str, Any], label: str) -> None:
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     if causal is None or not any(name in known for name in architectures if isinstance(name, str)):
         raise ModelError(f"{label} is no decoder-only language model ({kind}): choose one such as gpt2.")
+    from kshipra.models.shapes import check_shape
+
+    check_shape(config, label)
