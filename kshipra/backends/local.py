@@ -15,9 +15,11 @@ from kshipra import metrics
 from kshipra.backends.kept import Asked, KeptTexts, PlanTexts, asked_of
 from kshipra.backends.live import Live
 from kshipra.backends.lobby import Lobby
+from kshipra.backends.outlook import Outlook
 from kshipra.backends.runlog import RunLog
 from kshipra.errors import KshipraError
 from kshipra.limits import OWN, Limits, check_plan
+from kshipra.memory import Estimate
 from kshipra.modes import mode_named
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, RECIPES, recipe_named
 from kshipra.types import (
@@ -97,6 +99,7 @@ class LocalBackend:
         self._variants: dict[Asked, Engine] = {}  # of what is loaded, as a recipe asks for it
         self._kept = KeptTexts()  # by those variants
         self._model: Ready | Loading | Failed | None = None
+        self._outlook = Outlook()
         self._thread = threading.Thread(target=self._work, name="kshipra-engine", daemon=True)
         self._thread.start()
 
@@ -109,6 +112,10 @@ class LocalBackend:
 
     def model(self) -> Ready | Loading | Failed | None:
         return self._model
+
+    def estimate(self, plan: Plan) -> Estimate:
+        check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.unavailable(), self.limits)
+        return self._outlook.of(plan, self._loaded)
 
     def devices(self) -> tuple[DeviceChoice, ...]:
         from kshipra.engine.devices import device_choices
