@@ -294,13 +294,16 @@ class LocalBackend:
 
     def _engine(self, run: LocalRun | Live) -> Engine:
         """The engine of the run's choice. The one before stays until the new one is there, then goes."""
-        if self._loaded is None or self._loaded[0] != run.choice:
+        from kshipra.engine.devices import settled
+
+        choice = settled(run.choice)
+        if self._loaded is None or self._loaded[0] != choice:
             before = self._model if isinstance(self._model, Ready) else None
             self._variants.clear()  # first, so that they take no memory beside the new model
             self._live.forget_model()
             self._kept = KeptTexts()
             try:
-                self._loaded = (run.choice, self._load(run))
+                self._loaded = (choice, self._load(run))
             except Exception as error:
                 stopped = isinstance(error, Stopped)
                 self._model = before or (None if stopped else Failed(self._sentence(error)))

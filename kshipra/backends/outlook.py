@@ -24,13 +24,13 @@ class Outlook:
     def of(self, plan: Plan, loaded: tuple[ModelChoice, Engine] | None) -> Estimate:
         """`loaded` is what is in memory now. Raises KshipraError for a model that cannot be had, or whose
         weights alone do not fit."""
-        from kshipra.engine.devices import free_bytes, pick_device, pick_dtype
+        from kshipra.engine.devices import free_bytes, pick_device, pick_dtype, settled
 
         free = free_bytes(pick_device(plan.choice.device))
         modes = [mode_named(recipe_named(key).mode) for key in plan.recipes]
         count = len(plan.prompts)
         rows = max(mode.together(count, plan.rows if mode.batches else None) for mode in modes)
-        if loaded is not None and loaded[0] == plan.choice:
+        if loaded is not None and loaded[0] == settled(plan.choice):
             return estimate(loaded[1].model.spec, plan, rows, free, is_loaded=True)
         spec = self._shape(plan.choice.model, pick_dtype(plan.choice.dtype))
         check_weights_fit(spec.name, spec.parameters, spec.dtype_bytes, free)

@@ -11,12 +11,12 @@ from model_folders import is_one_sentence, write_gpt2
 
 from kshipra import memory
 from kshipra.backends.local import LocalBackend
-from kshipra.engine import devices
+from kshipra.engine import devices, runner
 from kshipra.errors import ModelError
 from kshipra.models import loading
 from kshipra.models.catalogue import ENTRIES
 from kshipra.models.outlook import shape_of
-from kshipra.types import Ended, Message, ModelChoice, Plan, SamplingParams
+from kshipra.types import Ended, Failed, Finished, Loading, Message, ModelChoice, Plan, Ready, SamplingParams
 
 GIB = 2**30
 PLAN = Plan(
@@ -102,3 +102,22 @@ def test_a_form_that_asks_again_and_again_looks_a_model_up_once(backend, monkeyp
         backend.estimate(dataclasses.replace(PLAN, params=SamplingParams(most)))
     backend.estimate(dataclasses.replace(PLAN, choice=ModelChoice("gpt2", device="cpu", dtype="bfloat16")))
     assert looked == [("gpt2", torch.float32), ("gpt2", torch.bfloat16)]
+
+
+def test_the_same_engine_in_other_words_is_not_loaded_again(backend, tmp_path, monkeypatch):
+    write_gpt2(tmp_path / "tiny")
+    choice = ModelChoice(str(tmp_path / "tiny"))
+    all_of(backend.preload(choice))
+    monkeypatch.setattr(runner, "load", lambda *_, **__: pytest.fail("it was loaded again"))
+    for words in ({"device": "cpu"}, {"dtype": "float32"}, {"device": "cpu", "dtype": "float32"}):
+        plan = dataclasses.replace(PLAN, choice=dataclasses.replace(choice, **words))
+        assert backend.estimate(plan).is_loaded
+        told = all_of(backend.submit(plan))
+        assert not any(isinstance(message, Loading) for message in told)
+        assert sum(isinstance(message, Finished) for message in told) == 2
+    told = all_of(
+        backend.submit(dataclasses.replace(plan, choice=dataclasses.replace(choice, device="meta")))
+    )
+    (failed,) = [message for message in told if isinstance(message, Failed)]
+    assert failed.sentence.endswith(", not 'meta'.")
+    assert isinstance(backend.model(), Ready)
