@@ -47,7 +47,7 @@ const checkRecord = (() => {
 
   const name = text(400), long = text(1e5), count = whole(1e9), id = whole(1e9), bytes = whole(1e15);
   const time = number(0, 1e7), amount = number(0, 1e24), share = number(0, 1e12), any = number(-1e15, 1e15);
-  const seed = maybe(number(0, 2 ** 63)), reason = one("stop", "length", "context", "cancelled");
+  const seed = maybe(whole(Number.MAX_SAFE_INTEGER)), reason = one("stop", "length", "context", "cancelled");
   const date = is("date", (value) => typeof value === "string" && value.length < 40 && Number.isFinite(Date.parse(value)));
   const letter = is("letter", (value) => typeof value === "string" && /^[A-Z]$/.test(value));
   // "constructor" would be found in every object that is looked into by key
@@ -110,7 +110,7 @@ const checkRecord = (() => {
       prompts: list(long, 1, 16), recipes: list(key, 1, 64), chat: flag,
       limits: later(list(maybe(count), 0, 16)), rows: later(maybe(count)), reuse: later(flag),
       params: fields({
-        max_new_tokens: count, temperature: any, top_k: any, top_p: any, repetition_penalty: any, seed, stop: list(name, 0, 64),
+        max_new_tokens: count, temperature: any, top_k: whole(Number.MAX_SAFE_INTEGER), top_p: any, repetition_penalty: any, seed, stop: list(name, 0, 64),
         ignore_eos: flag,
       }),
     }),

@@ -19,6 +19,11 @@ const list = create("ol");
 const limitsButton = create("button", { type: "button", class: "k-switch", "aria-pressed": "false", title: words.limitsLabel }, words.limits);
 const addButton = create("button", { type: "button", class: "k-add" }, words.add);
 
+let pause = 0;
+const settled = () => { // a pause in typing
+  clearTimeout(pause);
+  pause = setTimeout(() => trigger("input"), 500);
+};
 const announce = () => document.dispatchEvent(new CustomEvent("kshipra:form", { detail: { prompts } }));
 const store = () => {
   props.value = [...prompts];
@@ -26,6 +31,7 @@ const store = () => {
   select.value = String(same);
   addButton.disabled = prompts.length >= most;
   announce();
+  settled();
 };
 const fit = (area) => {
   area.style.height = "auto";

@@ -8,6 +8,7 @@ import functools
 import os
 import platform
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 PACKAGES = ("torch", "transformers", "gradio")
 
@@ -26,16 +28,44 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def quota_cores(cgroup: Path = CGROUP) -> int | None:
-    """Whole cores of the container's CPU quota (cgroup v2, then v1), at least 1; None without a quota."""
-    if (limit := _read(cgroup / "cpu.max")) is not None:
+def _least(cgroup: Path, own: Path, controller: str, limit_of: Callable[[Path], int | None]) -> int | None:
+    """The least limit of the process's own group and of every group around it, in the tree of cgroup v2, else
+    in the controller's of v1. A container may see its own group as root, and its path from outside: then the
+    groups in between are not there, and set no limit."""
+    paths = {}  # by controller; v2 has none
+    for each in (_read(own) or "").splitlines():
+        _, controllers, path = each.split(":", 2)
+        paths |= dict.fromkeys(controllers.split(","), path)
+    for root, path in ((cgroup, paths.get("", "")), (cgroup / controller, paths.get(controller, ""))):
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        folders = [root.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
+        if limits := [limit for folder in folders if (limit := limit_of(folder)) is not None]:
+            return min(limits)
+    return None
+
+
+def _quota_cores(group: Path) -> int | None:
+    """Of one group, rounded down."""
+    if (limit := _read(group / "cpu.max")) is not None:
         quota, _, period = limit.partition(" ")
     else:
-        quota = _read(cgroup / "cpu" / "cpu.cfs_quota_us") or "-1"
-        period = _read(cgroup / "cpu" / "cpu.cfs_period_us") or "100000"
-    if quota in ("max", "-1"):
-        return None
-    return max(1, int(quota) // int(period or 100_000))
+        quota = _read(group / "cpu.cfs_quota_us") or "-1"
+        period = _read(group / "cpu.cfs_period_us") or "100000"
+    return None if quota in ("max", "-1") else int(quota) // int(period or 100_000)
+
+
+def _memory_limit_bytes(group: Path) -> int | None:
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        limit = _read(group / name)
+        if limit and limit.isdigit():
+            return int(limit)
+    return None
+
+
+def quota_cores(cgroup: Path = CGROUP, own: Path = OWN_GROUPS) -> int | None:
+    """Whole cores of the container's CPU quota (cgroup v2, then v1), at least 1; None without a quota."""
+    cores = _least(cgroup, own, "cpu", _quota_cores)
+    return None if cores is None else max(1, cores)
 
 
 def threads(cgroup: Path = CGROUP) -> int:
@@ -44,14 +74,10 @@ def threads(cgroup: Path = CGROUP) -> int:
     return min(affinity, quota_cores(cgroup) or affinity)
 
 
-def memory_bytes(cgroup: Path = CGROUP) -> int:
+def memory_bytes(cgroup: Path = CGROUP, own: Path = OWN_GROUPS) -> int:
     """The lesser of the machine's memory and the container's limit."""
-    total = psutil.virtual_memory().total
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        limit = _read(cgroup / name)
-        if limit and limit.isdigit():
-            total = min(total, int(limit))
-    return total
+    total, limit = psutil.virtual_memory().total, _least(cgroup, own, "memory", _memory_limit_bytes)
+    return total if limit is None else min(total, limit)
 
 
 def processor() -> str:

@@ -7,14 +7,16 @@ costs every visitor the process.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kshipra.costs import kv_bytes_per_token
 from kshipra.errors import InputError, ModelError
-from kshipra.types import ModelSpec, Request
+from kshipra.types import ModelSpec, Plan, Request
 
 MARGIN = 1.25  # of what is counted, for what is not: the allocator's rounding, buffers of the libraries
 GROWTH = 2  # a cache that grows holds the old tensors and the new ones for a moment
 VECTORS = 10  # of the model's width that a pass keeps a column; the feed-forward's inner one is four of them
+TOKEN_BYTES = 3  # of a prompt's text that make one token, where nobody has counted: English has four and more
 
 
 def gib(amount: float) -> str:
@@ -33,11 +35,46 @@ def check_weights_fit(label: str, parameters: int, dtype_bytes: int, free_bytes:
         )
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan needs, before its model is there. `free_bytes` are those beside what is loaded now."""
+
+    spec: ModelSpec
+    is_loaded: bool  # its weights are in memory already
+    run_bytes: int
+    free_bytes: int
+
+    @property
+    def weight_bytes(self) -> int:
+        """Yet to come, with the margin."""
+        return 0 if self.is_loaded else int(MARGIN * self.spec.parameters * self.spec.dtype_bytes)
+
+    @property
+    def needed_bytes(self) -> int:
+        return self.weight_bytes + self.run_bytes
+
+    @property
+    def fits(self) -> bool:
+        return self.needed_bytes <= self.free_bytes
+
+
+def estimate(spec: ModelSpec, plan: Plan, rows: int, free_bytes: int, *, is_loaded: bool) -> Estimate:
+    """Of `plan`, `rows` of its prompts at once, on a model of shape `spec`, which need not be there: so its
+    prompts' tokens are not counted, but follow from their length."""
+    prompts = [-(-len(prompt.encode()) // TOKEN_BYTES) for prompt in plan.prompts]
+    columns = max(length + each.max_new_tokens for length, each in zip(prompts, plan.each, strict=True))
+    return Estimate(spec, is_loaded, _run_bytes(spec, rows, max(prompts), columns), free_bytes)
+
+
 def run_bytes(spec: ModelSpec, requests: Sequence[Request], rows: int) -> int:
     """Most bytes that `requests` take beside the weights with `rows` of them at once: keys and values of as
     many columns as the longest may come to, and the activations of the longest prompt."""
     columns = max(len(request.prompt_ids) + request.params.max_new_tokens for request in requests)
-    prompt = max(len(request.prompt_ids) for request in requests)
+    return _run_bytes(spec, rows, max(len(request.prompt_ids) for request in requests), columns)
+
+
+def _run_bytes(spec: ModelSpec, rows: int, prompt: int, columns: int) -> int:
+    prompt = min(prompt, spec.context or prompt)
     keys_values = GROWTH * rows * min(columns, spec.context or columns) * kv_bytes_per_token(spec)
     activations = VECTORS * rows * prompt * spec.width * spec.dtype_bytes
     return int(MARGIN * (keys_values + activations))

@@ -11,6 +11,7 @@ from kshipra.costs import kv_bytes_per_token, weight_bytes
 from kshipra.engine.layout import HONEST
 from kshipra.engine.runner import Engine, load
 from kshipra.models import catalogue
+from kshipra.models.outlook import shape_of
 from kshipra.models.wheel import fetched
 from kshipra.modes import MODES
 from kshipra.types import SamplingParams
@@ -49,6 +50,13 @@ def test_logits_are_those_of_transformers(engine, reference, ids):
         places = torch.arange(len(row))[None]
         ours = engine.model.forward(tensor, places, None, None, len(row))
         assert (ours - reference(tensor).logits).abs().max() < 1e-3
+
+
+def test_the_catalogue_knows_the_shape_before_it_is_loaded(engine):
+    before, spec = shape_of(catalogue.DEFAULT, torch.float32), engine.model.spec
+    for name in ("family", "layers", "heads", "kv_heads", "head_size", "width", "vocabulary", "context"):
+        assert getattr(before, name) == getattr(spec, name)
+    assert before.parameters == spec.parameters
 
 
 def test_ids_are_those_of_transformers_generate(engine, reference, ids):

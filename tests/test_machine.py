@@ -105,6 +105,43 @@ def test_memory_is_the_lesser_of_host_and_container(tmp_path, files, total):
     assert machine.memory_bytes(tree(tmp_path, files)) == total
 
 
+GIB = 2**30
+V2 = "0::/user.slice/session.scope"
+V1 = "5:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "cores", "total"),
+    [
+        (V2, {"user.slice/cpu.max": "300000 100000", "user.slice/memory.max": str(GIB)}, 3, GIB),
+        (V2, {"user.slice/session.scope/cpu.max": "200000 100000", "user.slice/cpu.max": "max 100000"}, 2, 0),
+        (V2, {"user.slice/session.scope/cpu.max": "800000 100000", "cpu.max": "100000 100000"}, 1, 0),
+        (
+            V2,
+            {"user.slice/session.scope/memory.max": str(2 * GIB), "user.slice/memory.max": str(GIB)},
+            None,
+            GIB,
+        ),
+        (V2, {"other.slice/cpu.max": "100000 100000", "other.slice/memory.max": str(GIB)}, None, 0),
+        ("0::/", {"cpu.max": "200000 100000", "memory.max": str(GIB)}, 2, GIB),
+        ("0::/../../outside", {"cpu.max": "200000 100000"}, 2, 0),  # seen from a namespace of its own
+        (
+            V1,
+            {"cpu/docker/abc/cpu.cfs_quota_us": "150000", "memory/docker/memory.limit_in_bytes": "99"},
+            1,
+            99,
+        ),
+        (V1, version_1("400000") | {"memory/memory.limit_in_bytes": "99"}, 4, 99),  # only its own is mounted
+        ("", {"cpu.max": "200000 100000"}, 2, 0),
+    ],
+)
+def test_the_least_limit_of_all_groups_around_counts(tmp_path, own, files, cores, total):
+    (tmp_path / "own").write_text(own)
+    groups = tree(tmp_path / "groups", files)
+    assert machine.quota_cores(groups, tmp_path / "own") == cores
+    assert machine.memory_bytes(groups, tmp_path / "own") == (total or HOST_BYTES)
+
+
 def test_resident_bytes_are_bytes_and_move_with_what_is_held():
     before = machine.resident_bytes()
     assert 10 * 2**20 < before < HOST_BYTES

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kshipra.backends.lobby import Lobby
 from kshipra.limits import Limits
+from kshipra.memory import Estimate
 from kshipra.types import DeviceChoice, Failed, Kept, Loading, Message, ModelChoice, Plan, Ready
 
 
@@ -33,6 +34,10 @@ class Backend(Protocol):
 
     def model(self) -> Ready | Loading | Failed | None:
         """What the backend has loaded, is loading or failed to load last; None before the first."""
+
+    def estimate(self, plan: Plan) -> Estimate:
+        """What `plan` would need of memory, without loading or fetching its model. Raises KshipraError for
+        what `submit` or the load would refuse by name, config or size."""
 
     def devices(self) -> tuple[DeviceChoice, ...]:
         """Every device that Kshipra knows, those that are missing with the reason."""

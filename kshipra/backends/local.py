@@ -17,9 +17,11 @@ from kshipra import metrics
 from kshipra.backends.kept import Asked, KeptTexts, PlanTexts, asked_of
 from kshipra.backends.live import Live
 from kshipra.backends.lobby import Lobby
+from kshipra.backends.outlook import Outlook
 from kshipra.backends.runlog import RunLog
 from kshipra.errors import KshipraError
 from kshipra.limits import OWN, Limits, check_plan
+from kshipra.memory import Estimate
 from kshipra.modes import mode_named
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, RECIPES, recipe_named
 from kshipra.types import (
@@ -100,6 +102,7 @@ class LocalBackend:
         self._variants: dict[Asked, Engine] = {}  # of what is loaded, as a recipe asks for it
         self._kept = KeptTexts()  # by those variants
         self._model: Ready | Loading | Failed | None = None
+        self._outlook = Outlook()
         self._thread = threading.Thread(target=self._work, name="kshipra-engine", daemon=True)
         self._thread.start()
 
@@ -112,6 +115,10 @@ class LocalBackend:
 
     def model(self) -> Ready | Loading | Failed | None:
         return self._model
+
+    def estimate(self, plan: Plan) -> Estimate:
+        check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.unavailable(), self.limits)
+        return self._outlook.of(plan, self._loaded)
 
     def devices(self) -> tuple[DeviceChoice, ...]:
         from kshipra.engine.devices import device_choices
@@ -291,13 +298,16 @@ class LocalBackend:
     def _engine(self, run: LocalRun | Live) -> Engine:
         """The engine of the run's choice. The one before stays until the new one is there, then goes; a draft
         that this run does not need does no harm."""
-        if self._loaded is None or run.choice not in (self._loaded[0], replace(self._loaded[0], draft=None)):
+        from kshipra.engine.devices import settled
+
+        choice = settled(run.choice)
+        if self._loaded is None or choice not in (self._loaded[0], replace(self._loaded[0], draft=None)):
             before = self._model if isinstance(self._model, Ready) else None
             self._variants.clear()  # first, so that they take no memory beside the new model
             self._live.forget_model()
             self._kept = KeptTexts()
             try:
-                self._loaded = (run.choice, self._load(run))
+                self._loaded = (choice, self._load(run))
             except Exception as error:
                 stopped = isinstance(error, Stopped)
                 self._model = before or (None if stopped else Failed(self._sentence(error)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import psutil
 import torch
 
 from kshipra import machine
 from kshipra.errors import InputError
-from kshipra.types import DTYPES, DeviceChoice
+from kshipra.types import DTYPES, DeviceChoice, ModelChoice
 
 
 def device_choices() -> tuple[DeviceChoice, ...]:
@@ -59,6 +61,14 @@ def pick_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise InputError(f"Precision must be auto or one of {', '.join(DTYPES)}, not {name!r:.40}.")
     return getattr(torch, name)
+
+
+def settled(choice: ModelChoice) -> ModelChoice:
+    """`choice` with the device and the precision that it comes to here: two that ask for one engine in other
+    words are equal. InputError for what there is not."""
+    device, dtype = pick_device(choice.device), pick_dtype(choice.dtype)
+    name = f"{device.type}:{device.index}" if device.index else device.type
+    return dataclasses.replace(choice, device=name, dtype=str(dtype).removeprefix("torch."))
 
 
 def free_bytes(device: torch.device) -> int:

@@ -192,7 +192,7 @@ class Engine:
             )
         if mode.drafts and self.draft is None:
             raise InputError(f"{mode.label} needs an engine with a second model: load it with draft=NAME.")
-        rows = min(batching.rows or mode.rows or len(requests), len(requests))
+        rows = mode.together(len(requests), batching.rows)
         check_run_fits(self.model.spec, requests, rows, free_bytes(self.device))
 
     @property

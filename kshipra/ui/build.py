@@ -13,7 +13,7 @@ from kshipra.ui import parts, words
 from kshipra.ui.endpoint import compare_endpoint
 from kshipra.ui.fields import ASSETS, lab, preset_script, rail
 from kshipra.ui.form import Form
-from kshipra.ui.handlers import link_opener, model_watcher, run_handler
+from kshipra.ui.handlers import estimator, link_opener, model_watcher, run_handler
 from kshipra.ui.lab import planting
 from kshipra.ui.lines import line
 from kshipra.ui.links import copy_script
@@ -42,7 +42,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
         with gr.Row(elem_id="bench"):
             with gr.Column(elem_id="rail", scale=0, min_width=300):
                 parts.rail_toggle()
-                fields, kept, clear = rail(choice, devices, backend.unavailable(), backend.limits)
+                fields, estimate, kept, clear = rail(choice, devices, backend.unavailable(), backend.limits)
                 bug, sentence, plant = lab()
                 link = gr.Button(words.LINK["label"], size="sm", elem_id="copy-link")
             with gr.Column(elem_id="main", scale=1, min_width=300):
@@ -65,6 +65,22 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
             backend.forget()
             return tell_kept()
 
+        say = estimator(backend, choice)
+        prompts, recipes, model, device, dtype, _, most, *_, rows, _ = fields
+        gr.on(
+            [
+                page.load,
+                prompts.input,
+                *(each.change for each in (recipes, model, device, dtype, most, rows)),
+            ],
+            say,
+            inputs=fields,
+            outputs=estimate,
+            show_progress="hidden",
+            api_visibility="private",
+            concurrency_limit=4,  # a name may have to be looked up on the Hub
+            trigger_mode="always_last",
+        )
         handler = run_handler(backend, choice, sessions)
         for button, start, inputs in (
             (run, handler, fields),
@@ -82,6 +98,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
             )
             for event in (running.then, running.failure):  # `then` alone is silent after an error
                 event(None, js=_SETTLED)
+            running.then(say, fields, estimate, show_progress="hidden", api_visibility="private")
             running.then(tell_kept, outputs=kept, show_progress="hidden", api_visibility="private")
         bug.change(None, bug, sentence, js="(key) => key")
         fields[1].change(None, fields[1], js=_SHOW_RECIPES)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import gradio as gr
+from gradio.context import LocalContext
 
 from kshipra.backends.base import Backend
 from kshipra.errors import KshipraError
@@ -93,6 +94,17 @@ def compare_endpoint(
     return compare
 
 
+async def _caller_has_gone() -> bool:
+    """Whether nobody waits any more for the call that is being answered. Gradio notes it on its event, and
+    would let the call go on; a call past its queue has no event, only its request."""
+    page, event_id = LocalContext.blocks.get(None), LocalContext.event_id.get(None)
+    request = LocalContext.request.get(None)
+    if page is None or event_id is None:
+        return request is not None and request.request is not None and await request.request.is_disconnected()
+    event = page._queue.event_ids_to_events.get(event_id)
+    return event is None or event.closed or not event.alive
+
+
 async def _document(backend: Backend, form: Form, choice: ModelChoice) -> dict[str, Any]:
     """Run the plan of `form` to its end. However this ends, cancelled included, its run is stopped."""
     plan = in_order(plan_of(form, choice, backend.limits))
@@ -101,6 +113,8 @@ async def _document(backend: Backend, form: Form, choice: ModelChoice) -> dict[s
         failure: str | None = None
         missing: str | None = None
         while True:
+            if await _caller_has_gone():
+                run.stop()  # its end comes as a message
             for message in run.messages(0):
                 recording.add(message)
                 if isinstance(message, Failed) and message.unavailable:

@@ -91,9 +91,9 @@ def _ways_info(unavailable: dict[str, str]) -> str | None:
 
 def rail(
     choice: ModelChoice, devices: tuple[DeviceChoice, ...], unavailable: dict[str, str], limits: Limits
-) -> tuple[list[Component], gr.HTML, gr.Button]:
-    """Build the rail in the current context: what Run posts, what is said of kept texts, the button that
-    drops them."""
+) -> tuple[list[Component], gr.HTML, gr.HTML, gr.Button]:
+    """Build the rail in the current context: what Run posts, what it takes of memory, what is said of kept
+    texts, the button that drops them."""
     prompts = _prompts(limits.prompts)
     recipes = gr.CheckboxGroup(
         [(f"{recipe.letter} {recipe.label}", recipe.key) for recipe in RECIPES],
@@ -115,6 +115,7 @@ def rail(
     with gr.Row(elem_classes="k-pair"):
         most = gr.Number(24, label="Max new tokens", info=words.MOST["info"], elem_id="max-new-tokens")
         rows = gr.Number(ROWS, label=words.ROWS["label"], info=words.ROWS["info"], elem_id="rows")
+    estimate = own("estimate", "<p class='k-estimate' role='status'></p>", "estimate")
     chat = gr.Radio(
         [("raw text", "raw"), ("chat template", "chat")],
         value="raw",
@@ -149,7 +150,7 @@ def rail(
         )
     sampling = [temperature, top_k, top_p, penalty, seed]
     fields = [prompts, recipes, model, device, dtype, chat, most, *sampling, rows, reuse, draft]
-    return fields, kept, clear
+    return fields, estimate, kept, clear
 
 
 def lab() -> tuple[gr.Radio, gr.HTML, gr.Button]:

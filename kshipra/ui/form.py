@@ -13,6 +13,9 @@ from kshipra.modes import mode_named
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, recipe_named
 from kshipra.types import ModelChoice, Plan, SamplingParams
 
+MOST_WHOLE = 2**53 - 1  # JSON's numbers are a browser's: beyond this they lose digits, and name another seed
+SEEDS = f"from 0 to {MOST_WHOLE:,}, or leave it blank"
+
 
 @dataclass(frozen=True)
 class Form:
@@ -65,7 +68,7 @@ def with_limits(prompts: Sequence[str], limits: Sequence[int | None]) -> Sequenc
 
 def _whole(name: str, value: Any, range_text: str) -> int:
     whole = isinstance(value, (int, float)) and math.isfinite(value) and value == int(value)
-    if not whole or isinstance(value, bool):
+    if not whole or isinstance(value, bool) or abs(value) > MOST_WHOLE:
         raise InputError(f"{name}: give a whole number {range_text}.")
     return int(value)
 
@@ -81,7 +84,7 @@ def _seed(value: Any) -> int | None:
     if isinstance(value, str):
         text = value.strip()
         value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else text or None
-    return None if value is None else _whole("Seed", value, "of at least 0, or leave it blank")
+    return None if value is None else _whole("Seed", value, SEEDS)
 
 
 def in_order(plan: Plan) -> Plan:
@@ -113,7 +116,7 @@ def plan_of(form: Form, default: ModelChoice, limits: Limits = OWN) -> Plan:
     params = SamplingParams(
         max_new_tokens=_whole("Max new tokens", form.max_new_tokens, f"from 0 to {limits.new_tokens:,}"),
         temperature=_number("Temperature", form.temperature),
-        top_k=_whole("Top-k", form.top_k, "of at least 0"),
+        top_k=_whole("Top-k", form.top_k, f"from 0 to {MOST_WHOLE:,}"),
         top_p=_number("Top-p", form.top_p),
         repetition_penalty=_number("Repetition penalty", form.repetition_penalty),
         seed=_seed(form.seed),

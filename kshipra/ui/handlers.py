@@ -16,7 +16,7 @@ from typing import Any
 import gradio as gr
 
 from kshipra.backends.base import Backend, Run
-from kshipra.errors import KshipraError
+from kshipra.errors import KshipraError, ModelError
 from kshipra.limits import Limits
 from kshipra.recipes import recipe_named
 from kshipra.types import DeviceChoice, Loading, ModelChoice
@@ -26,7 +26,7 @@ from kshipra.ui.lines import line
 from kshipra.ui.links import form_of
 from kshipra.ui.record import Recording, to_json
 from kshipra.ui.sessions import Sessions
-from kshipra.ui.view import RunView, model_text, refusal
+from kshipra.ui.view import RunView, estimate_text, model_text, refusal
 
 WAKE_EVERY_S = 0.3  # drawn without a GPU, an update costs 30 ms of a core, of the machine that also computes
 LOADING_POLL_S = 0.4
@@ -91,6 +91,24 @@ def run_handler(
             sessions.end(session, run)
 
     return start
+
+
+def estimator(backend: Backend, choice: ModelChoice) -> Callable[..., str]:
+    """Says under the form what its plan takes of memory, or why its model cannot be had."""
+
+    def say(*fields: Any) -> str:
+        try:
+            found = backend.estimate(in_order(plan_of(Form(*fields), choice, backend.limits)))
+        except ModelError as error:
+            return line("model", error.in_public if backend.limits.public else str(error))
+        except KshipraError:
+            return line("unfinished", "")  # Run says it
+        except Exception:
+            _log.exception("an estimate could not be made")
+            return line("unfinished", "")
+        return line("fits" if found.fits else "run", estimate_text(found))
+
+    return say
 
 
 def model_watcher(backend: Backend) -> Callable[[], AsyncIterator[str]]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kshipra.costs import kv_bytes_per_token
+from kshipra.memory import Estimate
 from kshipra.modes import mode_named
 from kshipra.types import (
     Ended,
@@ -76,6 +77,18 @@ def kept_text(kept: Kept) -> str:
     texts = said["text"] if kept.texts == 1 else said["texts"].format(n=kept.texts)
     return said["kept"].format(
         texts=texts, used=show.size(kept.used_bytes), budget=show.size(kept.budget_bytes)
+    )
+
+
+def estimate_text(found: Estimate) -> str:
+    """What a plan takes of memory, against what is free."""
+    said = words.ESTIMATE["tooMuch" if not found.fits else "loaded" if found.is_loaded else "fits"]
+    return said.format(
+        model=found.spec.name,
+        parameters=f"{show.digits(found.spec.parameters / 1e6)} million",
+        dtype=found.spec.dtype,
+        needed=show.size(found.needed_bytes),
+        free=show.size(found.free_bytes),
     )
 
 

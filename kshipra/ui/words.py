@@ -137,9 +137,9 @@ WHY = {
     "little more than one, if they are known. They are guessed, and one pass checks them all. What the model "
     "would not have chosen itself is dropped, so the text is the same. It pays where a text repeats its "
     "prompt or itself, and costs a little where it does not.",
-    "draft_model": "The guesses are those of a smaller model, which costs a pass of its own for each of them. "
-    "It pays where that one is several times faster and mostly agrees; what this model would not have chosen "
-    "itself is dropped, so the text is the same.",
+    "draft_model": "The guesses are those of a smaller model, which costs a pass of its own for each of "
+    "them. It pays where that one is several times faster and mostly agrees; what this model would not have "
+    "chosen itself is dropped, so the text is the same.",
 }
 
 NOT_HERE = "Not on this machine: {ways}, because {why}."  # ways that can be picked all the same
@@ -224,6 +224,14 @@ REUSE = {
 DRAFT = {
     "title": "Draft model",
     "info": "For way {letter}: a smaller model with the same tokenizer, as distilgpt2 is for gpt2.",
+}
+
+ESTIMATE = {
+    "fits": "{model}: {parameters} weights in {dtype}. With these prompts it takes about {needed} of memory, "
+    "and {free} are free. Run loads it once the runs before have ended.",
+    "loaded": "{model} is loaded. These prompts take about {needed} of memory more, and {free} are free.",
+    "tooMuch": "{model} with these prompts takes about {needed} of memory, and {free} are free: use fewer "
+    "prompts, shorter ones or fewer new tokens.",
 }
 
 MOST = {"info": "of each prompt"}

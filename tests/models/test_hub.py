@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from hub_stub import Fault, Hub
 from huggingface_hub import constants, file_download, snapshot_download
 from model_folders import (
@@ -26,8 +27,9 @@ from model_folders import (
 
 import kshipra
 from kshipra import machine
-from kshipra.errors import ModelError
+from kshipra.errors import ModelError, UnreachableError
 from kshipra.models import hub as hub_layer
+from kshipra.models.outlook import shape_of
 from kshipra.models.sources import locate
 
 TOKEN = "a-token-of-nobody"
@@ -129,6 +131,20 @@ def test_a_model_that_does_not_fit_is_refused_before_weights(hub, monkeypatch):
     with pytest.raises(ModelError, match=r"org/tiny has .* million weights and needs .* choose a smaller"):
         kshipra.load("org/tiny", device="cpu")
     assert weights_asked(hub) == []
+
+
+def test_the_shape_of_a_model_is_had_without_its_weights(hub, tiny):
+    spec = shape_of(" https://huggingface.co/org/tiny/tree/main", torch.float32)
+    assert weights_asked(hub) == []
+    assert (spec.name, spec.layers, spec.vocabulary) == ("org/tiny", 2, 259)
+    stored = (tiny[0] / "model.safetensors").stat().st_size
+    assert spec.parameters == stored // 4
+    with pytest.raises(UnreachableError, match="org/nothing was not found on the Hub"):
+        shape_of("org/nothing", torch.float32)
+    locate("org/tiny", progress=silent)
+    hub.log.clear()
+    assert shape_of("org/tiny", torch.float32).layers == 2
+    assert hub.log == []
 
 
 def test_weights_come_last(hub):

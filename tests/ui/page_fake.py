@@ -16,8 +16,9 @@ from itertools import combinations
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from kshipra.errors import KshipraError
+from kshipra.errors import KshipraError, ModelError
 from kshipra.limits import OWN, Limits, check_plan
+from kshipra.memory import Estimate, estimate
 from kshipra.metrics import first_difference, fold
 from kshipra.modes import mode_named
 from kshipra.recipes import BUGS, LAB_KEYS, RECIPE_KEYS, recipe_named
@@ -279,7 +280,7 @@ class FakeBackend:
     """`pace` scales the times that steps tell, and `in_real_time` they also pass; `hold_in` names the way in
     which runs wait, HELD_AFTER passes in, for `go` or to be stopped; `odd` the way that takes another token,
     `fail_at` the step that fails, `missing` the ways that this machine cannot run, `impossible` those that
-    this model cannot; runs with reuse find `reused` tokens of each prompt."""
+    this model cannot; runs with reuse find `reused` tokens of each prompt; `too_large` models are refused."""
 
     limits: Limits = OWN
     pace: float = 1.0
@@ -293,6 +294,8 @@ class FakeBackend:
     missing: dict[str, str] = field(default_factory=dict)
     impossible: dict[str, str] = field(default_factory=dict)
     reused: int = 0
+    free_bytes: int = 8 * 2**30
+    too_large: dict[str, str] = field(default_factory=dict)
     texts: int = 0  # kept
     device: threading.Lock = field(default_factory=threading.Lock)
     gate: threading.Condition = field(default_factory=threading.Condition)
@@ -323,6 +326,13 @@ class FakeBackend:
 
     def model(self) -> Ready | Loading | Failed | None:
         return replace(READY, spec=replace(READY.spec, name=self.model_name)) if self.model_name else READY
+
+    def estimate(self, plan: Plan) -> Estimate:
+        check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.missing, self.limits)
+        spec = replace(SPEC, name=plan.choice.model)
+        if spec.name in self.too_large:
+            raise ModelError(self.too_large[spec.name])
+        return estimate(spec, plan, len(plan.prompts), self.free_bytes, is_loaded=plan.choice == CHOICE)
 
     def devices(self) -> tuple[DeviceChoice, ...]:
         return (

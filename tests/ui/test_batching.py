@@ -231,12 +231,12 @@ def test_the_formula_is_silent_where_columns_do_not_follow_from_lengths():
 
 def test_a_draft_is_asked_for_only_by_the_way_that_guesses_with_it():
     form = replace(FIRST, recipes=["kv_cache", "draft_model"])
-    with pytest.raises(InputError, match="name a smaller model .* or leave out way K"):
+    with pytest.raises(InputError, match=r"name a smaller model .* or leave out way K"):
         plan_of(form, make_plan().choice)
     assert plan_of(replace(form, draft=" distilgpt2 "), make_plan().choice).choice.draft == "distilgpt2"
     assert plan_of(replace(FIRST, draft="distilgpt2"), make_plan().choice).choice.draft is None
     strangers = plan_of(replace(form, model="gpt2", draft="somebody/else"), make_plan().choice)
-    with pytest.raises(InputError, match="^Draft model: this page offers"):
+    with pytest.raises(InputError, match=r"^Draft model: this page offers"):
         check_plan(strangers, RECIPE_KEYS, limits=public("gpt2"))
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import time
+from collections.abc import Callable
 
 import gradio as gr
+import httpx
 import pytest
 from gradio_client import Client
 from page_fake import CHOICE, HELD_AFTER, FakeBackend, in_a_loop
@@ -79,6 +82,51 @@ def test_a_caller_that_goes_away_stops_its_run():
     in_a_loop(leave())
     assert backend.runs[0].stops >= 1
     assert backend.runs[0].over.wait(60)
+    assert backend.runs[0].steps == HELD_AFTER
+
+
+FIELDS = [["One"], ["kv_cache"], 500, 0, 0, 1, 1, None, False, CHOICE.model, "auto", "auto", [], None, False]
+GONE_WITHIN_S = 10.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def leave_the_queue(api: str, running: Callable[[], bool]) -> None:
+    """As gradio_client and the page call it, and the process dies."""
+    known = httpx.get(f"{api.removesuffix('gradio_api/')}config").json()["dependencies"]
+    number = next(each["id"] for each in known if each["api_name"] == "compare")
+    call = {"data": FIELDS, "fn_index": number, "session_hash": "somebody"}
+    httpx.post(f"{api}queue/join", json=call).raise_for_status()
+    with httpx.stream("GET", f"{api}queue/data", params={"session_hash": "somebody"}):
+        until(running)
+
+
+def leave_the_answer(api: str, running: Callable[[], bool]) -> None:
+    """As curl calls it."""
+    event = httpx.post(f"{api}call/compare", json={"data": FIELDS}).json()["event_id"]
+    with httpx.stream("GET", f"{api}call/compare/{event}"):
+        until(running)
+
+
+def leave_a_plain_post(api: str, running: Callable[[], bool]) -> None:
+    """Past the queue, so that Gradio knows of no event."""
+    with contextlib.suppress(httpx.TimeoutException):
+        httpx.post(f"{api}run/compare", json={"data": FIELDS}, timeout=2)
+    until(running)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leave", [leave_the_queue, leave_the_answer, leave_a_plain_post])
+def test_a_dropped_connection_stops_its_run(serve, leave):
+    backend = FakeBackend(hold_in="kv_cache")
+    url = serve(backend)
+    leave(f"{url}gradio_api/", lambda: bool(backend.runs) and backend.runs[0].steps == HELD_AFTER)
+    assert backend.runs[0].over.wait(GONE_WITHIN_S)
     assert backend.runs[0].steps == HELD_AFTER
 
 

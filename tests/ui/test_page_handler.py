@@ -139,6 +139,12 @@ def test_a_fault_of_ours_is_admitted_logged_and_stops_the_run(bench, monkeypatch
         ({"seed": "abc"}, "Seed"),
         ({"seed": "9" * 400}, "Seed"),
         ({"seed": True}, "Seed"),
+        (
+            {"seed": str(2**53)},
+            "Seed: give a whole number from 0 to 9,007,199,254,740,991, or leave it blank.",
+        ),
+        ({"seed": 2**53}, "Seed"),
+        ({"top_k": 2**53}, "Top-k"),
     ],
 )
 def test_odd_input_is_refused_by_the_server_and_named(bench, changes, named):
@@ -158,7 +164,8 @@ def test_lone_surrogates_and_nuls_are_cleaned_not_refused():
 
 
 @pytest.mark.parametrize(
-    ("seed", "kept"), [("", None), (" ", None), (None, None), ("17", 17), (17, 17), (17.0, 17)]
+    ("seed", "kept"),
+    [("", None), (" ", None), (None, None), ("17", 17), (17, 17), (17.0, 17), (str(2**53 - 1), 2**53 - 1)],
 )
 def test_a_blank_seed_draws_one(seed, kept):
     assert plan_of(Form(**{**vars(FIELDS), "seed": seed}), CHOICE).params.seed == kept
