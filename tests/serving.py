@@ -27,8 +27,10 @@ class App:
     """`python app.py` with `arguments`, or a `script` that stands in for it; what it says goes to the file
     `log`."""
 
-    def __init__(self, *arguments: str, log: Path, script: str = "app.py", **environment: str) -> None:
-        self.port, self.log, self.started_s = free_port(), log, time.monotonic()
+    def __init__(
+        self, *arguments: str, log: Path, script: str = "app.py", port: int | None = None, **environment: str
+    ) -> None:
+        self.port, self.log, self.started_s = port or free_port(), log, time.monotonic()
         self.address = f"http://127.0.0.1:{self.port}/"
         with log.open("w") as out:
             self.process = subprocess.Popen(

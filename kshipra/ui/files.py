@@ -11,8 +11,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from kshipra.ui import recorded, words
@@ -35,14 +35,24 @@ def recorded_address(name: str) -> str:
     return f"{API}/kshipra/recorded/{quote(name)}"
 
 
-def _closed(request: Request) -> PlainTextResponse:
+def _files_of(folder: Path, path: str) -> Route:
+    """The files right in `folder`. No Mount: that fails where a proxy has taken a path off the address."""
+    files = StaticFiles(directory=folder)
+
+    async def give(request: Request) -> Response:
+        return await files.get_response(request.path_params["name"], request.scope)
+
+    return Route(f"/{API}/kshipra/{path}/{{name}}", give)
+
+
+def _closed(request: Request) -> Response:
     return PlainTextResponse(words.NO_FILES, status_code=404)
 
 
-def routes() -> list[BaseRoute]:
+def routes() -> list[Route]:
     """They come before Gradio's own."""
     return [
-        Mount(f"/{API}/kshipra/plotly", StaticFiles(directory=PLOTLY)),
-        Mount(f"/{API}/kshipra/recorded", StaticFiles(directory=recorded.FOLDER)),
+        _files_of(PLOTLY, "plotly"),
+        _files_of(recorded.FOLDER, "recorded"),
         *(Route(f"/{API}/{path}", _closed, methods=["GET", "POST"]) for path in CLOSED),
     ]
