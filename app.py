@@ -67,15 +67,20 @@ def main() -> None:
         implementation=arguments.implementation,
     )
     backend = Backend(public(arguments.model) if arguments.public else OWN)
-    backend.preload(choice)  # in its own thread: the page opens meanwhile and shows how far it is
 
     from kshipra.ui.build import build_page, launch_options
 
     page = build_page(backend, choice)
     try:
         page.launch(
-            server_name=arguments.host, server_port=arguments.port, share=arguments.share, **launch_options()
+            server_name=arguments.host,
+            server_port=arguments.port,
+            share=arguments.share,
+            prevent_thread_lock=True,
+            **launch_options(),
         )
+        backend.preload(choice)  # after the port answers, which it would delay; the page shows how far it is
+        page.block_thread()
     finally:  # the run under way ends with its pass, a load or a download at once
         page.close(verbose=False)
         backend.close()

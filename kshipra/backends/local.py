@@ -96,7 +96,7 @@ class LocalBackend:
         self._waiting: list[LocalRun] = []
         self._current: LocalRun | Live | None = None
         self._closed = False
-        self.lobby = Lobby(self._changed, lambda: bool(self._waiting) or isinstance(self._current, LocalRun))
+        self.lobby = Lobby(self._changed, lambda: bool(self._waiting) or self._measures())
         self._live = Live(self.lobby)
         self._loaded: tuple[ModelChoice, Engine] | None = None
         self._variants: dict[Asked, Engine] = {}  # of what is loaded, as a recipe asks for it
@@ -169,11 +169,19 @@ class LocalBackend:
             self._changed.notify_all()
         return run
 
+    def _measures(self) -> bool:
+        return isinstance(self._current, LocalRun) and self._current.plan is not None
+
     def _tell_places(self) -> None:
-        ahead = 1 if self._current is not None else 0
+        """Who waits for a first model only is no run's next; what it waits for, the load tells."""
+        loads = isinstance(self._current, LocalRun) and not self._measures()
+        ahead = 1 if self._current is not None and not loads else 0
         for place, run in enumerate(self._waiting, start=ahead):
             if place:
                 run.tell(Queued(place))
+            elif loads:
+                first = Loading(f"Loading {self._current.choice.model}")
+                run.tell(self._model if isinstance(self._model, Loading) else first)
 
     def _next(self) -> LocalRun | Live | None:
         """Who has the model next: a run in its turn, else all who share the live one."""
@@ -326,6 +334,9 @@ class LocalBackend:
                 raise Stopped("The load was stopped.")
             self._model = Loading(what, done, total)
             run.tell(self._model)
+            with self._changed:
+                for next_one in [] if self._measures() else self._waiting[:1]:
+                    next_one.tell(self._model)
 
         progress(f"Loading {run.choice.model}", None, None)
         engine = load_choice(run.choice, progress=progress)

@@ -152,6 +152,8 @@ PAGE = {
     "starting": "Starting …",
     "stopping": "Stopping after this step …",
     "lost": "The run broke off: the connection was lost or a value was refused. Run again.",
+    "gone": "The connection to the server was lost: what had come stays here until you reload the page.",
+    "brokenOff": "broken off",
     "summaryIdle": "After a run: speed-ups, figures, and whether all ways gave the same tokens.",
     "chartIdle": "draws while a run is going on",
     "data": "data",
@@ -191,6 +193,8 @@ PROMPTS = {
     "limit": "Limit of new tokens of prompt {n}",
     "most": "max",
 }
+
+NO_FILES = "Kshipra gives no files of its machine and takes none."
 
 LINK = {
     "label": "Copy link",
@@ -734,6 +738,7 @@ LIVE: dict[str, Any] = {
     "now": "now",
     "resting": "Nobody is being answered.",
     "lost": "The connection was lost: reload the page.",
+    "brokenOff": PAGE["brokenOff"],
     "nothing": "This server lends its device to one run at a time, so requests cannot share a batch: use the "
     "bench.",
 }
