@@ -1,8 +1,9 @@
 """Compiled execution: a decode step as one call of machine code (decode_step/) instead of some 600 operations
 that Python starts one by one.
 
-Only passes of one column over a cache are compiled whole; prompts take the model's own forward, with the
-products of many rows multiplied by that code where the processor has a matrix unit.
+A pass of one column over a cache is compiled whole. In one of many columns, which reads prompts and checks
+guesses, the products are torch's (or that code's, where the processor has a matrix unit), and what lies
+between them is compiled.
 """
 
 from __future__ import annotations
@@ -90,11 +91,62 @@ class CompiledModel:
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
     ) -> Tensor:
-        """As CausalLM.forward. A cache that is not quite KVCache (the bug lab's) is left to the model
-        itself."""
-        if type(cache) is KVCache and cache.columns and ids.shape[1] == 1:
+        """As CausalLM.forward. No cache, and one that is not quite KVCache (the bug lab's), is left to the
+        model itself."""
+        if type(cache) is not KVCache:
+            return self.model.forward(ids, positions, mask, cache, keep)
+        if cache.columns and ids.shape[1] == 1:
             return self._step(ids, positions, mask, cache)[:, None]  # (B, 1, V)
-        return self.model.forward(ids, positions, mask, cache, keep)
+        return self._columns(ids, positions, mask, cache, keep)
+
+    def _columns(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, keep: int
+    ) -> Tensor:
+        """Logits (B, keep, V) of the last of T new columns, all stored behind what `cache` has."""
+        spec, (rows, columns) = self.spec, ids.shape
+        count, threads = rows * columns, torch.get_num_threads()
+        x = self.model.embed(ids, positions).view(count, spec.width)  # new, which the code works in
+        cache.open(spec.layers, x.new_empty(rows, spec.kv_heads, columns, spec.head_size))
+        layers = cache.reserve(columns)
+        angles = positions[..., None].float() * self._frequencies if self._frequencies is not None else None
+        cos, sin = (None, None) if angles is None else (angles.cos(), angles.sin())  # (B, T, D / 2)
+        seen = None if mask is None else mask.contiguous()
+        normed, attended = torch.empty_like(x), x.new_empty(count, spec.heads * spec.head_size)
+        active = x.new_empty(count, self._model.inner)
+        added: Tensor | None = None
+
+        def normalise(norm: decode.Norm) -> None:
+            self._code.kshipra_normalise(
+                norm, count, spec.width, _address(x), _address(added), _address(normed), threads
+            )
+
+        for block, layer, (keys, values) in zip(self.model.blocks, self._layers, layers, strict=True):
+            normalise(layer.attention_norm)
+            qkv = block.qkv(normed)  # (R, (H + 2G) D)
+            own = decode.Columns(
+                rows=rows,
+                columns=columns,
+                stored=cache.columns,
+                capacity=keys.shape[2],
+                threads=threads,
+                cos=_address(cos),
+                sin=_address(sin),
+                mask=_address(seen),
+                keys=_address(keys),
+                values=_address(values),
+                qkv=_address(qkv),
+                attended=_address(attended),
+            )
+            with record_function("kshipra::attend"):
+                self._code.kshipra_attend(self._model, own)
+            added = block.attention_out(attended)  # (R, W)
+            normalise(layer.mlp_norm)
+            inner = block.mlp_in(normed)  # (R, I or 2I)
+            self._code.kshipra_activate(self._model, count, _address(inner), _address(active), threads)
+            added = block.mlp_out(active)  # (R, W)
+        assert added is not None
+        last = sum(part.view(rows, columns, -1)[:, -keep:] for part in (x, added))  # (B, keep, W)
+        return self.model.head(self.model.norm(last))  # (B, keep, V)
 
     def _step(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
         """Logits (B, V) of one new column, whose keys and values are stored behind what `cache` has."""

@@ -58,11 +58,28 @@ class Model(Structure):
     )
 
 
+class Columns(Structure):
+    _fields_ = (
+        *_all("rows columns stored capacity threads", c_int64),
+        *_all("cos sin mask keys values qkv attended", c_void_p),
+    )
+
+
 class Step(Structure):
     _fields_ = (
         *_all("rows stored capacity threads", c_int64),
         *_all("positions mask cache x qkv attended inner logits", c_void_p),
     )
+
+
+EXPORTS = {
+    "kshipra_decode": (POINTER(Model), POINTER(Step)),
+    "kshipra_attend": (POINTER(Model), POINTER(Columns)),
+    "kshipra_normalise": (POINTER(Norm), c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
+    "kshipra_activate": (POINTER(Model), c_int64, c_void_p, c_void_p, c_int64),
+    "kshipra_is_wide": (POINTER(Matrix),),
+    "kshipra_product": (POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int64),
+}
 
 
 def compiler() -> str | None:
@@ -72,8 +89,7 @@ def compiler() -> str | None:
 
 
 def library(progress: Progress = silent) -> tuple[Any, bool]:
-    """What decode_step/ exports, and whether it had to be compiled now: `kshipra_decode(Model*, Step*)`,
-    `kshipra_is_wide(Matrix*)` and, where it is, `kshipra_product(Matrix*, x, rows, y, threads)`.
+    """What decode_step/ exports, and whether it had to be compiled now. Its sources say what each does.
 
     It is kept under KSHIPRA_CACHE by source, flags, compiler and processor. Raises InputError, with
     the compiler's own first complaint, where it cannot be made.
@@ -99,10 +115,9 @@ def library(progress: Progress = silent) -> tuple[Any, bool]:
             "choose eager.",
             in_public="Compiled execution is unavailable: this server could not make it; choose eager.",
         ) from error
-    code.kshipra_decode.argtypes = (POINTER(Model), POINTER(Step))
-    code.kshipra_is_wide.argtypes = (POINTER(Matrix),)
-    code.kshipra_product.argtypes = (POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int64)
-    code.kshipra_decode.restype = code.kshipra_product.restype = None
+    for name, kinds in EXPORTS.items():
+        function = getattr(code, name)
+        function.argtypes, function.restype = kinds, None
     code.kshipra_is_wide.restype = c_bool
     return code, missing
 

@@ -116,7 +116,7 @@ def test_stored_weights_are_read_as_what_they_stand_for(reference, weights, rows
     """Few rows and many take different instructions; both round inputs to 16 bits at most."""
     expected = last_logits(stored_alike(reference, weights), rows)
     model = CompiledModel(native(reference, weights))
-    model.model.forward = stored_alike(reference, weights).forward  # the same prefill: only steps differ
+    model._columns = stored_alike(reference, weights).forward  # the same prefill: only steps differ
     for ours, theirs in zip(last_logits(model, rows), expected, strict=True):
         assert (ours - theirs).abs().max() <= 3 * tolerance(theirs)  # seen: 4e-4, once 1.2e-3 of their scale
 
@@ -149,7 +149,7 @@ def test_a_prompt_is_read_as_exactly_by_the_matrix_unit(made, columns):
         with torch.inference_mode():
             seen = torch.ones_like(ids, dtype=torch.bool)
             logits = model.forward(ids, positions(seen, columns), None, KVCache(), 1)[0, -1]
-        assert (logits.double() - exact).abs().max() < 1e-6 * exact.abs().max()
+        assert (logits.double() - exact).abs().max() < 2e-6 * exact.abs().max()
 
 
 @pytest.mark.parametrize("rows", [1, 31, 32, 33, 513])
