@@ -23,7 +23,7 @@ from kshipra.errors import InputError
 from kshipra.models.base import CausalLM, KeyValues, Linear
 from kshipra.models.gpt2 import GPT2
 from kshipra.models.llama import Llama
-from kshipra.models.weights import swap
+from kshipra.models.weights import Bfloat16Linear, multiplies_bfloat16, swap
 from kshipra.types import Progress, silent
 
 WIDE_ROWS = 32  # from how many on a product gains from tiles, which are laid out anew every time
@@ -111,13 +111,17 @@ class CompiledModel:
         angles = positions[..., None].float() * self._frequencies if self._frequencies is not None else None
         cos, sin = (None, None) if angles is None else (angles.cos(), angles.sin())  # (B, T, D / 2)
         seen = None if mask is None else mask.contiguous()
-        normed, attended = torch.empty_like(x), x.new_empty(count, spec.heads * spec.head_size)
-        active = x.new_empty(count, self._model.inner)
+        half = isinstance(self.model.blocks[0].qkv, Bfloat16Linear) and multiplies_bfloat16()
+        normed, attended, active = (
+            x.new_empty(count, size, dtype=torch.bfloat16 if half else x.dtype)
+            for size in (spec.width, spec.heads * spec.head_size, self._model.inner)
+        )  # what products take, and give, (R, size)
+        queries = x.new_empty(attended.shape)
         added: Tensor | None = None
 
         def normalise(norm: decode.Norm) -> None:
             self._code.kshipra_normalise(
-                norm, count, spec.width, _address(x), _address(added), _address(normed), threads
+                norm, count, spec.width, _address(x), _address(added), _address(normed), threads, half
             )
 
         for block, layer, (keys, values) in zip(self.model.blocks, self._layers, layers, strict=True):
@@ -134,15 +138,16 @@ class CompiledModel:
                 mask=_address(seen),
                 keys=_address(keys),
                 values=_address(values),
+                queries=_address(queries),
                 qkv=_address(qkv),
                 attended=_address(attended),
             )
             with record_function("kshipra::attend"):
-                self._code.kshipra_attend(self._model, own)
+                self._code.kshipra_attend(self._model, own, half)
             added = block.attention_out(attended)  # (R, W)
             normalise(layer.mlp_norm)
             inner = block.mlp_in(normed)  # (R, I or 2I)
-            self._code.kshipra_activate(self._model, count, _address(inner), _address(active), threads)
+            self._code.kshipra_activate(self._model, count, _address(inner), _address(active), threads, half)
             added = block.mlp_out(active)  # (R, W)
         assert added is not None
         last = sum(part.view(rows, columns, -1)[:, -keep:] for part in (x, added))  # (B, keep, W)

@@ -61,7 +61,7 @@ class Model(Structure):
 class Columns(Structure):
     _fields_ = (
         *_all("rows columns stored capacity threads", c_int64),
-        *_all("cos sin mask keys values qkv attended", c_void_p),
+        *_all("cos sin mask keys values queries qkv attended", c_void_p),
     )
 
 
@@ -74,9 +74,9 @@ class Step(Structure):
 
 EXPORTS = {
     "kshipra_decode": (POINTER(Model), POINTER(Step)),
-    "kshipra_attend": (POINTER(Model), POINTER(Columns)),
-    "kshipra_normalise": (POINTER(Norm), c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int64),
-    "kshipra_activate": (POINTER(Model), c_int64, c_void_p, c_void_p, c_int64),
+    "kshipra_attend": (POINTER(Model), POINTER(Columns), c_bool),
+    "kshipra_normalise": (POINTER(Norm), c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_bool),
+    "kshipra_activate": (POINTER(Model), c_int64, c_void_p, c_void_p, c_int64, c_bool),
     "kshipra_is_wide": (POINTER(Matrix),),
     "kshipra_product": (POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int64),
 }

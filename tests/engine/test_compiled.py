@@ -205,15 +205,22 @@ def test_a_planted_fault_is_the_same_fault_when_compiled(fault):
 
 CODE_FAULTS = {
     "a position too far": ("float>(step.positions[row])", "float>(step.positions[row] + 1)"),
-    "pads looked at": ("visible && !visible[c]", "visible && false"),
+    "pads looked at": ("visible[c] ? scores[c] : HIDDEN", "scores[c]"),
     "key kept unrotated": ("std::copy(key, key + size,", "std::copy(qkv, qkv + size,"),
     "new column not seen": ("columns = step.stored + 1;", "columns = step.stored;"),
     "stored one column late": ("keys + step.stored * size", "keys + (step.stored - 1) * size"),
     "another group's keys": ("(row * model.kv_heads + group) * step", "row * model.kv_heads * step"),
     "residual lost": ("product(layer.mlp_out, own.input, from(width), to(width), step.x, true)",
                       "product(layer.mlp_out, own.input, from(width), to(width), step.x, false)"),
-    "scale left out": (": scores[c] * scale", ": scores[c]"),
+    "scale left out": ("(scores[c] - largest) * scale", "scores[c] - largest"),
     "angle of the other half": ("second * cos[i] + first", "second * cos[i] - first"),
+    "a prompt's column sees the next": ("pass.stored + column + 1;", "pass.stored + column + 2;"),
+    "a prompt's keys kept unrotated": ("turned(model.heads + group, pass.keys + place);",
+                                       "std::copy_n(qkv + (model.heads + group) * size, size, pass.keys + place);"),
+    "a prompt's keys of another group": ("pass.keys + group * pass.capacity", "pass.keys + 0 * pass.capacity"),
+    "a prompt's shares left from before": ("std::fill(shares + visible[q], shares + columns, 0.0f);", ""),
+    "a prompt's residual lost": ("own[i] += from[i]", "own[i] += 0"),
+    "a prompt's shares not of their sum": ("outs[q][i] /= totals[q]", "outs[q][i] /= 1"),
 }  # fmt: skip
 
 
@@ -222,10 +229,13 @@ CODE_FAULTS = {
 def test_faults_planted_in_the_code_are_seen(fault, monkeypatch, tmp_path):
     right, wrong = CODE_FAULTS[fault]
     planted = shutil.copytree(decode.SOURCES, tmp_path / "planted")
-    source = (planted / "step.cpp").read_text()
-    assert source.count(right) == 1
-    (planted / "step.cpp").write_text(source.replace(right, wrong))
+    texts = {path: path.read_text() for path in planted.iterdir()}
+    assert sum(text.count(right) for text in texts.values()) == 1
+    for path, text in texts.items():
+        path.write_text(text.replace(right, wrong))
     monkeypatch.setattr(decode, "SOURCES", planted)
+    quick = [option.replace("-O3", "-O1") for option in decode.COMPILE]
+    monkeypatch.setattr(decode, "COMPILE", quick)  # a third of the time; the fault is the same
     monkeypatch.setenv("KSHIPRA_CACHE", str(tmp_path))
     reference = make_llama(head_dim=40)
     honest = last_logits(native(reference))

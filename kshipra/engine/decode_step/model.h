@@ -50,15 +50,13 @@ void rotate(const float* x, const float* cos, const float* sin, int64_t half, fl
     }
 }
 
-// Scores (columns) to shares that add up to 1; hidden columns get none.
-void softmax(float* scores, int64_t columns, float scale, const bool* visible) {
+// Scores (columns) to shares of what is given back: their sum. Hidden columns get none.
+float softmax(float* scores, int64_t columns, float scale, const bool* visible) {
     float largest = HIDDEN, total = 0;
-    for (int64_t c = 0; c < columns; c++) {
-        scores[c] = visible && !visible[c] ? HIDDEN : scores[c] * scale;
-        largest = std::max(largest, scores[c]);
-    }
-    for (int64_t c = 0; c < columns; c++) total += scores[c] = std::exp(scores[c] - largest);
-    for (int64_t c = 0; c < columns; c++) scores[c] /= total;
+    for (int64_t c = 0; visible && c < columns; c++) scores[c] = visible[c] ? scores[c] : HIDDEN;
+    for (int64_t c = 0; c < columns; c++) largest = std::max(largest, scores[c]);
+    for (int64_t c = 0; c < columns; c++) total += scores[c] = std::exp((scores[c] - largest) * scale);
+    return total;
 }
 
 // out (I) = gelu(in), or silu(in) * up; out may be in.

@@ -83,12 +83,13 @@ void attend(const Model& model, const Step& step, int64_t layer, int64_t row, in
     for (int64_t h = 0; h < heads; h++) {
         float *shares = own.scores.data() + h * columns;
         float* out = step.attended + (row * model.heads + group * heads + h) * size;
-        softmax(shares, columns, 1 / std::sqrt(static_cast<float>(size)), visible);
+        const float total = softmax(shares, columns, 1 / std::sqrt(static_cast<float>(size)), visible);
         int64_t i = weigh<4>(shares, values, columns, size, 0, out);
         for (i = weigh<1>(shares, values, columns, size, i, out); i < size; i++) {
             out[i] = 0;
             for (int64_t c = 0; c < columns; c++) out[i] += values[c * size + i] * shares[c];
         }
+        for (i = 0; i < size; i++) out[i] /= total;
     }
 }
 
