@@ -121,6 +121,17 @@ def test_stored_weights_are_read_as_what_they_stand_for(reference, weights, rows
         assert (ours - theirs).abs().max() <= 3 * tolerance(theirs)  # seen: 4e-4, once 1.2e-3 of their scale
 
 
+@pytest.mark.parametrize("reference", [make_gpt2(), make_llama()], ids=["gpt2", "llama"])
+def test_prompts_of_bfloat16_weights_are_rounded_as_often_as_by_the_model(reference):
+    """What goes into products and comes out of them is bfloat16; what lies between, float32 in both."""
+    exact = last_logits(stored_alike(reference, "bfloat16"))
+    eager, compiled = native(reference, "bfloat16"), CompiledModel(native(reference, "bfloat16"))
+    worst = []
+    for model in (eager, compiled):
+        worst.append(max((a - b).abs().max().item() for a, b in zip(last_logits(model), exact, strict=True)))
+    assert worst[1] < 2 * worst[0]
+
+
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_threads_share_the_work_whatever_their_number(threads, monkeypatch):
     model = CompiledModel(native(make_llama()))
@@ -215,9 +226,9 @@ CODE_FAULTS = {
     "scale left out": ("(scores[c] - largest) * scale", "scores[c] - largest"),
     "angle of the other half": ("second * cos[i] + first", "second * cos[i] - first"),
     "a prompt's column sees the next": ("pass.stored + column + 1;", "pass.stored + column + 2;"),
-    "a prompt's keys kept unrotated": ("turned(model.heads + group, pass.keys + place);",
-                                       "std::copy_n(qkv + (model.heads + group) * size, size, pass.keys + place);"),
-    "a prompt's keys of another group": ("pass.keys + group * pass.capacity", "pass.keys + 0 * pass.capacity"),
+    "a prompt's keys kept unrotated": ("    turned(model.heads + group, pass.keys",
+                                       "    std::copy_n(qkv + (model.heads + group) * size, size, pass.keys"),
+    "a prompt's keys of another group": ("pass.keys + group * pass", "pass.keys + 0 * pass"),
     "a prompt's shares left from before": ("std::fill(shares + visible[q], shares + columns, 0.0f);", ""),
     "a prompt's residual lost": ("own[i] += from[i]", "own[i] += 0"),
     "a prompt's shares not of their sum": ("outs[q][i] /= totals[q]", "outs[q][i] /= 1"),
