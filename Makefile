@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+KNOWN := $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Kshipra needs Python 3.11 to 3.13: make PYTHON=python3.12 ...")'
 
-.PHONY: run test soak clean
+.PHONY: run test soak clean named
 
 run: $(VENV)/installed-run
 	$(BIN)/python app.py
@@ -20,10 +21,18 @@ soak: $(VENV)/installed-test
 	  PYTHONPATH=.:tests:tests/models:tests/load $(BIN)/python tests/load/$$script.py || exit 1; done
 
 $(VENV)/installed-run: requirements.txt
-	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "Kshipra needs Python 3.11 to 3.13: make PYTHON=python3.12 ...")'
+	$(KNOWN)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.txt
 	touch $@
+
+# A Python that is named, as in `make PYTHON=python3.12 run`, is the one that runs: a .venv of another makes way.
+ifeq ($(origin PYTHON),command line)
+$(VENV)/installed-run: named
+named:
+	$(KNOWN)
+	test "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" || $(PYTHON) -m venv --clear $(VENV)
+endif
 
 $(VENV)/installed-test: $(VENV)/installed-run tests/requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r tests/requirements.txt

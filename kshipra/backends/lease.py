@@ -22,6 +22,7 @@ ENGINE_S = 4.0  # an engine of its own: the weights in another form, or read aga
 LAYER_S = 1e-3  # of a pass, a dozen operations that Python starts one by one
 READ_BYTES_PER_S = 4e11  # a quarter of what such a GPU's memory gives
 FLOPS_PER_S = 1e13  # float32 without tensor cores, and not at its best
+DRAFT_PASSES = 2  # of the smaller model, for each token that comes out
 SLACK = 1.5
 LEAST_S, MOST_S = 15, 120  # an anonymous visitor has two minutes a day
 
@@ -45,11 +46,12 @@ def seconds(spec: ModelSpec, requests: Sequence[Request], plan: Plan) -> int:
 
 def _way_s(spec: ModelSpec, requests: Sequence[Request], recipe: Recipe, rows: int | None) -> float:
     mode = mode_named(recipe.mode)
-    at_once = (rows or mode.rows or len(requests)) if mode.batches else 1
+    at_once = mode.together(len(requests), rows if mode.batches else None)
     groups = Batching(rows=at_once).groups(requests, at_once)
     passes = sum(max(request.params.max_new_tokens for request in group) for group in groups)
     flops = 2 * spec.parameters * sum(_processed_tokens(request, caches=mode.caches) for request in requests)
     pass_s = spec.layers * LAYER_S + pass_bytes(spec, kv_bytes=0) / READ_BYTES_PER_S
+    passes += passes * DRAFT_PASSES * mode.drafts
     is_own = recipe.weights != "native" or recipe.implementation != "auto"
     return passes * pass_s + flops / FLOPS_PER_S + ENGINE_S * is_own
 

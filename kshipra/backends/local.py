@@ -304,12 +304,10 @@ class LocalBackend:
         return sentence_for(error, public=self.limits.public)
 
     def _engine(self, run: LocalRun | Live) -> Engine:
-        """The engine of the run's choice. The one before stays until the new one is there, then goes; a draft
-        that this run does not need does no harm."""
+        """The engine of the run's choice. The one before stays until the new one is there, then goes."""
         from kshipra.engine.devices import settled
 
-        choice = settled(run.choice)
-        if self._loaded is None or choice not in (self._loaded[0], replace(self._loaded[0], draft=None)):
+        if not self._has(choice := settled(run.choice)):
             before = self._model if isinstance(self._model, Ready) else None
             self._variants.clear()  # first, so that they take no memory beside the new model
             self._live.forget_model()
@@ -324,6 +322,11 @@ class LocalBackend:
         self._model = engine.describe()
         run.tell(self._model)
         return engine
+
+    def _has(self, choice: ModelChoice) -> bool:
+        """Whether it is loaded; a draft that it does not ask for does no harm."""
+        loaded = self._loaded[0] if self._loaded is not None else None
+        return loaded is not None and choice in (loaded, replace(loaded, draft=None))
 
     def _load(self, run: LocalRun | Live) -> Engine:
         from kshipra.engine.devices import free_bytes

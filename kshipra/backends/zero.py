@@ -22,6 +22,7 @@ from kshipra.backends import lease
 from kshipra.backends.local import LocalBackend, LocalRun
 from kshipra.errors import InputError
 from kshipra.limits import OWN, Limits
+from kshipra.memory import Estimate
 from kshipra.recipes import RECIPES, recipe_named
 from kshipra.types import (
     DeviceChoice,
@@ -64,6 +65,10 @@ class ZeroBackend(LocalBackend):
 
     def unavailable(self) -> dict[str, str]:
         return {recipe.key: NOT_COMPILED for recipe in RECIPES if recipe.execution == "compiled"}
+
+    def estimate(self, plan: Plan) -> Estimate:
+        """Of this process, where the model must fit too; the GPU that is lent has more."""
+        return super().estimate(replace(plan, choice=replace(plan.choice, device=CPU)))
 
     def submit(self, plan: Plan) -> LocalRun:
         if plan.choice.device not in ("auto", GPU, CPU):
@@ -123,13 +128,14 @@ class ZeroBackend(LocalBackend):
 
     def _engine_on_gpu(self, run: GpuRun) -> Engine:
         """The process may serve several calls, and be older than the model that is asked for."""
+        from kshipra.engine.devices import settled
         from kshipra.engine.runner import load_choice
         from kshipra.engine.variants import moved
 
         if self._on_gpu is None or self._on_gpu[0] != run.choice:
             self._variants.clear()
-            at_home = replace(run.choice, device=CPU)
-            engine = moved(self._loaded[1], GPU) if self._loaded and self._loaded[0] == at_home else None
+            is_here = self._has(settled(replace(run.choice, device=CPU)))
+            engine = moved(self._loaded[1], GPU) if is_here and self._loaded else None
             self._on_gpu = run.choice, engine or load_choice(run.choice, progress=run.progress)
         return self._on_gpu[1]
 

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch import nn
 
 from kshipra.engine import runner
 from kshipra.engine.compiled import CompiledModel, require_compiled
@@ -59,15 +60,19 @@ def variant(
 
 
 def moved(engine: runner.Engine, device: str) -> runner.Engine | None:
-    """`engine` with all its tensors on `device`, shared ones once; it is not to be used any more where it
-    was. None where some are in a form that is that device's own, or a draft's."""
-    if isinstance(engine.model, CompiledModel) or is_stored(engine.model) or engine.draft is not None:
+    """`engine` and its draft with all tensors on `device`, shared ones once; it is not to be used any more
+    where it was. None where some are in a form that is for that device alone."""
+    draft = moved(engine.draft, device) if engine.draft is not None else None
+    is_bound = isinstance(engine.model, CompiledModel) or is_stored(engine.model)
+    if is_bound or (draft is None) != (engine.draft is None):
         return None
-    module = inner(engine.model)
     there: dict[tuple[Any, ...], torch.Tensor] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        place = tensor.data_ptr(), tensor.shape, tensor.stride()
-        if place not in there:
-            there[place] = tensor.data.to(device)
-        tensor.data = there[place]
-    return runner.Engine(engine.model, engine.tokenizer)
+    for module in inner(engine.model).modules():
+        own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        for name, tensor in own:
+            place = tensor.data_ptr(), tensor.shape, tensor.stride()
+            if place not in there:
+                there[place] = tensor.data.to(device)
+            is_weight = isinstance(tensor, nn.Parameter)
+            setattr(module, name, nn.Parameter(there[place], False) if is_weight else there[place])
+    return runner.Engine(engine.model, engine.tokenizer, draft=draft)

@@ -17,7 +17,7 @@ from kshipra.backends.local import LocalBackend
 from kshipra.engine import compiled, decode, roofline, runner, variants
 from kshipra.engine.compiled import CompiledModel
 from kshipra.engine.runner import Engine
-from kshipra.engine.variants import variant
+from kshipra.engine.variants import moved, variant
 from kshipra.errors import InputError, KshipraError
 from kshipra.models.hf import TransformersModel
 from kshipra.recipes import RECIPE_KEYS, RECIPES, USUAL_KEYS, recipe_named
@@ -327,3 +327,20 @@ def test_a_stop_that_comes_while_weights_are_converted_is_no_start(backend, monk
     messages = collect(run)
     assert [message.recipe for message in of_kind(Started, messages)] == ["kv_cache"]
     assert messages[-1] == Ended(stopped=True)
+
+
+def test_an_engine_is_moved_with_its_draft_and_what_it_shares_stays_shared():
+    engine = Engine(make_gpt2(), Letters(), draft=Engine(make_gpt2(n_layer=1), Letters()))
+    there = moved(engine, "meta")
+    for each in (there, there.draft):
+        assert {tensor.device.type for tensor in each.model.parameters()} == {"meta"}
+        assert each.device.type == "meta"
+        assert (
+            each.model.head.weight.untyped_storage()._cdata
+            == each.model.tokens.weight.untyped_storage()._cdata
+        )
+    assert moved(Engine(make_gpt2(), Letters(), weights="int8"), "meta") is None
+    assert (
+        moved(Engine(make_gpt2(), Letters(), draft=Engine(make_gpt2(), Letters(), weights="int8")), "meta")
+        is None
+    )
