@@ -15,7 +15,7 @@ test: $(VENV)/installed-test
 	$(BIN)/python tests/browser.py
 	$(BIN)/python -m pytest -m "not gpu"
 
-# Some 25 minutes, bounded in time and count, on this machine's own loopback only.
+# Some 35 minutes, bounded in time and count, on this machine's own loopback only.
 soak: $(VENV)/installed-test
 	for script in soak_continuous hostile cycles visitors; do \
 	  PYTHONPATH=.:tests:tests/models:tests/load $(BIN)/python tests/load/$$script.py || exit 1; done

@@ -83,8 +83,13 @@ const checkRecord = (() => {
     measured_step_s: maybe(time), bandwidth_share: maybe(share), arithmetic_share: maybe(share),
     bound: maybe(one("weights", "arithmetic", "overhead")), kv_formula_bytes: maybe(bytes), kv_real_bytes: bytes, sentence: long,
   });
+  const spec = fields({
+    name, family: name, layers: count, heads: count, kv_heads: count, head_size: count, width: count, vocabulary: count,
+    context: maybe(count), parameters: bytes, block_parameters: bytes, dtype: name, dtype_bytes: count,
+    weights: later(name), stored_bytes: later(bytes), pass_weight_bytes: later(bytes),
+  });
   const way = fields({
-    key, letter, label: name, sentence: long, ended: one("done", "stopped", "failed"),
+    execution: later(name), spec: later(spec), key, letter, label: name, sentence: long, ended: one("done", "stopped", "failed"),
     prompt_ids: list(list(id, 0, 1e6), 1, 16), result, prediction: maybe(prediction),
   });
   const comparison = fields({
@@ -95,14 +100,13 @@ const checkRecord = (() => {
   const check = fields({ name, label: long, passed: flag, largest_difference: maybe(any), tolerance: any });
   const wholeDocument = fields({
     kshipra: name, taken_at: date,
-    machine: fields({ processor: name, system: name, memory_bytes: maybe(bytes) }),
+    machine: fields({
+      processor: name, system: name, memory_bytes: maybe(bytes), threads: later(count), quota_cores: later(maybe(count)),
+      caches: later(table(name)),
+    }),
     versions: table(maybe(name)),
     model: fields({
-      spec: fields({
-        name, family: name, layers: count, heads: count, kv_heads: count, head_size: count, width: count, vocabulary: count,
-        context: maybe(count), parameters: bytes, block_parameters: bytes, dtype: name, dtype_bytes: count,
-      }),
-      device: name, threads: count, weight_bytes: bytes, kv_bytes_per_token: bytes,
+      spec, device: name, threads: count, weight_bytes: bytes, kv_bytes_per_token: bytes,
     }),
     settings: fields({
       choice: fields({ model: name, device: name, dtype: name, weights: name, execution: name, implementation: name,

@@ -53,7 +53,7 @@ def shown(text: str, name: str) -> dict[str, Any]:
         parts = [_part(part) for part in report.parts]
     except InputError as error:
         raise InputError(" ".join(str(error).translate(_AS_TEXT).split())[:MOST_CHARS]) from error
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(words.EXPERIMENTS["damaged"].format(file=name)) from error
     return {**_translated(_head(report) | {"note": note, "facts": facts}, _AS_TEXT), "parts": parts}
 

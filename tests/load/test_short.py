@@ -11,12 +11,12 @@ pytestmark = pytest.mark.slow
 
 
 def test_visitors():
-    visitors.main(4, 5.0)
+    assert visitors.main(4, 5.0) == 0
 
 
 def test_cycles():
-    cycles.main(8)
+    assert cycles.main(8) == 0
 
 
 def test_hostile_inputs():
-    hostile.main(60)
+    assert hostile.main(60) == 0
