@@ -97,7 +97,7 @@ class LocalBackend:
         self._current: LocalRun | Live | None = None
         self._closed = False
         self.lobby = Lobby(self._changed, lambda: bool(self._waiting) or self._measures())
-        self._live = Live(self.lobby)
+        self._live = Live(self.lobby, among_strangers=limits.public)
         self._loaded: tuple[ModelChoice, Engine] | None = None
         self._variants: dict[Asked, Engine] = {}  # of what is loaded, as a recipe asks for it
         self._kept = KeptTexts()  # by those variants
