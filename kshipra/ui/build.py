@@ -144,7 +144,8 @@ def launch_options() -> dict[str, Any]:
     return {
         "theme": theme(),
         "css_paths": [ASSETS / f"{name}.css" for name in ("page", "study", "experiments", "live")],
-        "head": '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        "head": '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="favicon.ico">',  # the page's, not that of the host's root
         "favicon_path": ASSETS / "logo.svg",
         "app_kwargs": {"routes": routes()},
         "ssr_mode": False,  # said, not left out: else GRADIO_SSR_MODE decides, which a Space sets

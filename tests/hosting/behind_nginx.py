@@ -22,7 +22,7 @@ from browser import FLAGS, find_chromium
 from kshipra.ui import words
 from serving import App
 
-PATIENCE_MS = 60_000
+PATIENCE_MS = 180_000
 QUERY = "?prompts=Framed&max_new_tokens=7"
 
 
@@ -91,7 +91,7 @@ def main(node: str | None = None) -> None:
     assert found, "Install Chromium first: python tests/browser.py."
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         folder = Path(place)
-        write_gpt2(folder / "tiny")
+        write_gpt2(folder / "tiny", n_layer=6)  # slow enough to be seen streaming
         script = "tests/hosting/rendered_app.py" if node else "app.py"
         environment = {"GRADIO_ROOT_PATH": PATH.rstrip("/")} | ({"GRADIO_NODE_PATH": node} if node else {})
 
