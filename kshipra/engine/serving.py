@@ -42,7 +42,7 @@ class Served:
     cache_tokens: int  # that there was room for
 
 
-@torch.inference_mode()
+@torch.no_grad()  # and no inference mode: its loop writes, in a thread of its own, into what is made here
 def serve(model: TransformersModel, asked: Sequence[Asked], *, rows: int) -> Served:
     """Greedy texts of all that is `asked`, `rows` of them at once.
 
