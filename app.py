@@ -15,7 +15,10 @@ os.environ.setdefault(
     "GRADIO_HEARTBEAT_INTERVAL", "5"
 )  # s, until a caller is missed whose line just went dead
 
-from kshipra.backends.local import LocalBackend
+if os.getenv("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true"):  # as `spaces` itself reads it
+    from kshipra.backends.zero import ZeroBackend as Backend  # first of all: it must come before torch
+else:
+    from kshipra.backends.local import LocalBackend as Backend
 from kshipra.limits import OWN, public
 from kshipra.models.catalogue import DEFAULT
 from kshipra.models.sources import HUB_ID
@@ -63,16 +66,21 @@ def main() -> None:
         dtype=arguments.dtype,
         implementation=arguments.implementation,
     )
-    backend = LocalBackend(public(arguments.model) if arguments.public else OWN)
-    backend.preload(choice)  # in its own thread: the page opens meanwhile and shows how far it is
+    backend = Backend(public(arguments.model) if arguments.public else OWN)
 
     from kshipra.ui.build import build_page, launch_options
 
     page = build_page(backend, choice)
     try:
         page.launch(
-            server_name=arguments.host, server_port=arguments.port, share=arguments.share, **launch_options()
+            server_name=arguments.host,
+            server_port=arguments.port,
+            share=arguments.share,
+            prevent_thread_lock=True,
+            **launch_options(),
         )
+        backend.preload(choice)  # after the port answers, which it would delay; the page shows how far it is
+        page.block_thread()
     finally:  # the run under way ends with its pass, a load or a download at once
         page.close(verbose=False)
         backend.close()

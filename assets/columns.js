@@ -11,7 +11,7 @@ const makeRow = (words, number, prompt) => {
     "aria-label": words.copyLabel.replace("{n}", number + 1),
     on: {
       click: async () => {
-        await navigator.clipboard?.writeText(promptNode.textContent + newNode.textContent);
+        if (!await copyText(promptNode.textContent + newNode.textContent)) return;
         copy.textContent = words.copied;
         setTimeout(() => (copy.textContent = words.copy), 1200);
       },
@@ -85,6 +85,7 @@ const makeColumn = (page, recipe, prompts, more = []) => {
       node.dataset.state = word;
       setText(badge, text);
     },
+    isOver: () => ["done", "stopped", "failed", "unavailable"].includes(node.dataset.state),
     note: (text) => setText(sentence, `${recipe.sentence} ${text}`),
     why(text) {
       setText(sentence, text);

@@ -18,7 +18,6 @@ if (address.length > settings.most) {
   say(settings.words.tooLong);
 } else {
   history.replaceState(null, "", address);
-  const written = navigator.clipboard?.writeText(address) ?? Promise.reject();
-  written.then(() => say(settings.words.copied), () => say(settings.words.address));
+  copyText(address).then((isCopied) => say(isCopied ? settings.words.copied : settings.words.address));
 }
 return [];

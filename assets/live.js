@@ -31,7 +31,11 @@ const say = (text) => {
   status.classList.toggle("k-refused", Boolean(text));
   setText(status, text);
 };
-const lose = () => say(words.lost);
+const lose = () => {
+  turns.breakOff();
+  say(words.lost);
+};
+const connection = watchServer({ waits: () => outbox.length > 0 || turns.isWaiting(), holds: () => !turns.isEmpty(), lose });
 
 // What a visitor fills in
 
@@ -122,6 +126,7 @@ const handlers = {
 };
 const read = (value) => {
   if (!value) return;
+  connection.heard();
   if (firstLine === null || !value.startsWith(firstLine)) [firstLine, offset] = [value.slice(0, value.indexOf("\n") + 1), 0];
   const [isFirst, lines] = [taken < 0, value.slice(offset).split("\n")];
   offset = value.length;

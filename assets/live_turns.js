@@ -35,6 +35,16 @@ const makeTurns = (words, figures, stop) => {
 
   return {
     node,
+    isWaiting: () => [...turns.values()].some(({ own }) => UNDER_WAY.includes(own.dataset.state)),
+    isEmpty: () => turns.size === 0,
+    breakOff() { // what was answered so far stays
+      for (const { own, badge, button } of turns.values()) {
+        if (!UNDER_WAY.includes(own.dataset.state)) continue;
+        own.dataset.state = "cancelled";
+        setText(badge, words.brokenOff);
+        button.hidden = true;
+      }
+    },
     clear() { turns.clear(); list.replaceChildren(); empty.hidden = false; },
     say(number, said) {
       empty.hidden = true;

@@ -17,6 +17,7 @@ let active = null; // the way whose rate stands beside the status
 let firstLine = null;
 let offset = 0;
 let pending = false; // Gradio drops a click while its last event is not over
+let gone = false; // the server
 
 // Buttons and status
 
@@ -35,7 +36,7 @@ const setButtons = () => {
   const [run, stop, plant] = [button("run"), button("stop"), button("plant")];
   if (!run || !stop) return;
   const focus = document.activeElement;
-  run.disabled = pending || !SETTLED.includes(status);
+  run.disabled = pending || gone || !SETTLED.includes(status);
   if (plant) plant.disabled = run.disabled; // one run at a time, whichever button began it
   stop.disabled = SETTLED.includes(status) || status === "starting";
   if ((focus === run || focus === plant) && run.disabled && !stop.disabled) stop.focus();
@@ -116,6 +117,8 @@ const handlers = {
 
 const read = (value) => {
   if (!value) return;
+  gone = false;
+  connection.heard();
   if (firstLine === null || !value.startsWith(firstLine)) {
     const end = value.indexOf("\n") + 1;
     if (!end) return;
@@ -136,6 +139,19 @@ const read = (value) => {
 };
 
 watch("value", () => read(props.value));
+
+// What of a run had come stays when its server goes away.
+const connection = watchServer({
+  waits: () => !SETTLED.includes(status),
+  holds: () => firstLine !== null,
+  lose() {
+    gone = true;
+    for (const column of columns) if (!column.isOver()) column.state("failed", words.brokenOff);
+    handlers.over();
+    status = "failed"; // whatever was being stopped
+    setStatus("failed", words.gone);
+  },
+});
 
 // What happens around the stage
 

@@ -4,6 +4,7 @@ stderr."""
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -141,6 +142,9 @@ VERBS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a text may have characters that a console's code lacks
+            stream.reconfigure(errors="replace")
     parsed = parse(arguments)
     try:
         return VERBS[parsed.verb](parsed) or 0

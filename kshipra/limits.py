@@ -74,12 +74,12 @@ def check_prompts(prompts: tuple[str, ...], limits: Limits = OWN) -> None:
             )
 
 
-def check_model(model: str, limits: Limits = OWN) -> None:
+def check_model(model: str, limits: Limits = OWN, *, field: str = "Model") -> None:
     """Raise InputError for what cannot be a model's name, or may not be one here."""
     if not isinstance(model, str) or not model.strip() or len(model) > MODEL_CHARS:
-        raise InputError(f"Model: give a name of 1 to {MODEL_CHARS} characters.")
+        raise InputError(f"{field}: give a name of 1 to {MODEL_CHARS} characters.")
     if limits.models is not None and model.lower() not in map(str.lower, limits.models):
-        raise InputError(f"Model: this page offers {', '.join(limits.models)}, and not {model!r:.80}.")
+        raise InputError(f"{field}: this page offers {', '.join(limits.models)}, and not {model!r:.80}.")
 
 
 def check_plan(
@@ -103,6 +103,8 @@ def check_plan(
         if unavailable and key in unavailable:
             raise InputError(f"Ways to compare: leave out {key}, because {unavailable[key]}.")
     check_model(plan.choice.model, limits)
+    if plan.choice.draft is not None:
+        check_model(plan.choice.draft, limits, field="Draft model")
     if plan.limits and len(plan.limits) != len(plan.prompts):
         raise InputError(f"Limits: give one a prompt or none, not {len(plan.limits)}.")
     for limit in (plan.params.max_new_tokens, *(limit for limit in plan.limits if limit is not None)):

@@ -124,13 +124,13 @@ def versions() -> dict[str, str | None]:
 
 
 @functools.cache
-def _process() -> psutil.Process:
-    return psutil.Process()
+def _process(pid: int) -> psutil.Process:
+    return psutil.Process(pid)
 
 
 def resident_bytes() -> int:
-    """Bytes of this process that are in memory now."""
-    return _process().memory_info().rss
+    """Bytes of this process that are in memory now; in a forked one its own, not its parent's."""
+    return _process(os.getpid()).memory_info().rss
 
 
 class _Mallinfo2(ctypes.Structure):

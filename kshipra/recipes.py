@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kshipra.modes import MODES, kv_cache, static_batch, transformers_generate, two_at_a_time
+from kshipra.modes import MODES, kv_cache, speculative, static_batch, transformers_generate, two_at_a_time
 from kshipra.modes.base import Mode
 from kshipra.types import Recipe
 
@@ -57,7 +57,8 @@ _ENGINES = (  # the cached mode again, on engines that keep their weights or sta
     ),
 )
 
-_ALL_WAYS = (*map(_of, MODES), *_ENGINES, _of(transformers_generate.MODE))
+# The last one needs a second model; new ways come behind it, so that letters stay.
+_ALL_WAYS = (*map(_of, MODES), *_ENGINES, _of(transformers_generate.MODE), _of(speculative.DRAFT_MODEL))
 RECIPES: tuple[Recipe, ...] = tuple(
     replace(recipe, letter=letter)
     for letter, recipe in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", _ALL_WAYS, strict=False)

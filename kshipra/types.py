@@ -95,12 +95,14 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class Request:
-    """One row of a run: the ids that go in, and the parameters with their seed settled."""
+    """One row of a run: the ids that go in, and the parameters with their seed settled. It goes on from kept
+    texts of its own `scope` only."""
 
     row: int
     prompt: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams
+    scope: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,28 +24,30 @@ def free_port() -> int:
 
 
 class App:
-    """`python app.py` with `arguments`; what it says goes to the file `log`."""
+    """`python app.py` with `arguments`, or a `script` that stands in for it; what it says goes to the file
+    `log`."""
 
-    def __init__(self, *arguments: str, log: Path) -> None:
-        self.port, self.log = free_port(), log
+    def __init__(
+        self, *arguments: str, log: Path, script: str = "app.py", port: int | None = None, **environment: str
+    ) -> None:
+        self.port, self.log, self.started_s = port or free_port(), log, time.monotonic()
         self.address = f"http://127.0.0.1:{self.port}/"
         with log.open("w") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "app.py", "--port", str(self.port), *arguments],
-                cwd=ROOT, env=os.environ | {"PYTHONPATH": "."}, stdout=out, stderr=out,
+                [sys.executable, script, "--port", str(self.port), *arguments],
+                cwd=ROOT, env=os.environ | {"PYTHONPATH": "."} | environment, stdout=out, stderr=out,
             )  # fmt: skip
 
-    def wait(self) -> None:
-        """Until the page is served."""
-        started_s = time.monotonic()
+    def wait(self) -> float:
+        """Until the page is served; seconds since the start."""
         while True:
             try:
                 with urllib.request.urlopen(self.address, timeout=5) as answer:
                     assert answer.status == 200
-                    return
+                    return time.monotonic() - self.started_s
             except OSError:
                 assert self.process.poll() is None, self.log.read_text()
-                assert time.monotonic() < started_s + ANSWERS_WITHIN_S
+                assert time.monotonic() < self.started_s + ANSWERS_WITHIN_S
                 time.sleep(0.1)
 
     def resident_bytes(self) -> int:

@@ -26,7 +26,9 @@ class Live:
     """The backend treats it like a run: one with a choice of model, that is told what fails and may be
     stopped."""
 
-    def __init__(self, lobby: Lobby) -> None:
+    def __init__(self, lobby: Lobby, *, among_strangers: bool) -> None:
+        """`among_strangers` no visitor goes on from another's text: what he need not read would tell him."""
+        self._among_strangers = among_strangers
         self.choice = ModelChoice("")  # of the next time that somebody is served
         self._lobby = lobby
         self._prefixes: PrefixCache | None = None
@@ -113,7 +115,9 @@ class Live:
                 log.exception("a turn could not be read", exc_info=error)
             return
         with self._lobby.changed:
-            turn.request = replace(request, row=turn.row)
+            turn.request = replace(
+                request, row=turn.row, scope=visitor.scope if self._among_strangers else ""
+            )
             if left_out:
                 visitor.exchanges = visitor.exchanges[left_out:]
                 which = "turn is" if left_out == 1 else f"{left_out} turns are"

@@ -6,9 +6,11 @@ pass.
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import queue
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kshipra import metrics
@@ -64,6 +66,7 @@ class LocalRun:
         self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._stop = threading.Event()
         self.log = RunLog(choice, plan)
+        self.context = contextvars.copy_context()  # of whoever asks: the page's server keeps him there
 
     def messages(self, timeout_s: float) -> list[Message]:
         try:
@@ -93,8 +96,8 @@ class LocalBackend:
         self._waiting: list[LocalRun] = []
         self._current: LocalRun | Live | None = None
         self._closed = False
-        self.lobby = Lobby(self._changed, lambda: bool(self._waiting) or isinstance(self._current, LocalRun))
-        self._live = Live(self.lobby)
+        self.lobby = Lobby(self._changed, lambda: bool(self._waiting) or self._measures())
+        self._live = Live(self.lobby, among_strangers=limits.public)
         self._loaded: tuple[ModelChoice, Engine] | None = None
         self._variants: dict[Asked, Engine] = {}  # of what is loaded, as a recipe asks for it
         self._kept = KeptTexts()  # by those variants
@@ -166,11 +169,19 @@ class LocalBackend:
             self._changed.notify_all()
         return run
 
+    def _measures(self) -> bool:
+        return isinstance(self._current, LocalRun) and self._current.plan is not None
+
     def _tell_places(self) -> None:
-        ahead = 1 if self._current is not None else 0
+        """Who waits for a first model only is no run's next; what it waits for, the load tells."""
+        loads = isinstance(self._current, LocalRun) and not self._measures()
+        ahead = 1 if self._current is not None and not loads else 0
         for place, run in enumerate(self._waiting, start=ahead):
             if place:
                 run.tell(Queued(place))
+            elif loads:
+                first = Loading(f"Loading {self._current.choice.model}")
+                run.tell(self._model if isinstance(self._model, Loading) else first)
 
     def _next(self) -> LocalRun | Live | None:
         """Who has the model next: a run in its turn, else all who share the live one."""
@@ -296,8 +307,7 @@ class LocalBackend:
         """The engine of the run's choice. The one before stays until the new one is there, then goes."""
         from kshipra.engine.devices import settled
 
-        choice = settled(run.choice)
-        if self._loaded is None or self._loaded[0] != choice:
+        if not self._has(choice := settled(run.choice)):
             before = self._model if isinstance(self._model, Ready) else None
             self._variants.clear()  # first, so that they take no memory beside the new model
             self._live.forget_model()
@@ -313,6 +323,11 @@ class LocalBackend:
         run.tell(self._model)
         return engine
 
+    def _has(self, choice: ModelChoice) -> bool:
+        """Whether it is loaded; a draft that it does not ask for does no harm."""
+        loaded = self._loaded[0] if self._loaded is not None else None
+        return loaded is not None and choice in (loaded, replace(loaded, draft=None))
+
     def _load(self, run: LocalRun | Live) -> Engine:
         from kshipra.engine.devices import free_bytes
         from kshipra.engine.runner import load_choice
@@ -322,6 +337,9 @@ class LocalBackend:
                 raise Stopped("The load was stopped.")
             self._model = Loading(what, done, total)
             run.tell(self._model)
+            with self._changed:
+                for next_one in [] if self._measures() else self._waiting[:1]:
+                    next_one.tell(self._model)
 
         progress(f"Loading {run.choice.model}", None, None)
         engine = load_choice(run.choice, progress=progress)

@@ -3,6 +3,7 @@ Refuses to know threads, steps and the page."""
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -80,6 +81,7 @@ class Visitor:
     have ended only until somebody has seen it."""
 
     choice: ModelChoice
+    scope: str = field(default_factory=lambda: uuid.uuid4().hex)
     exchanges: list[Exchange] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     rows: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_ROWS))

@@ -36,6 +36,11 @@ class KVCache:
         values[:, :, self.columns : end] = v
         return keys[:, :, :end], values[:, :, :end]
 
+    def open(self, layers: int, like: Tensor) -> None:
+        """Room in `layers` that have none yet, for columns as those of `like` (B, G, T, D)."""
+        if not self._layers:
+            self._layers = [(_room(like, like.shape[2]), _room(like, like.shape[2])) for _ in range(layers)]
+
     def reserve(self, columns: int) -> list[tuple[Tensor, Tensor]]:
         """Room for `columns` more in every layer, for who writes there himself: the whole K and V (B, G,
         capacity, D)."""

@@ -1,7 +1,9 @@
 """Compiled execution: a decode step as one call of machine code (decode_step/) instead of some 600 operations
 that Python starts one by one.
 
-Only passes of one column over a cache are compiled; prompts take the model's own forward.
+A pass of one column over a cache is compiled whole. In one of many columns, which reads prompts and checks
+guesses, the products are torch's (or that code's, where the processor has a matrix unit), and what lies
+between them is compiled.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import time
 from ctypes import c_void_p
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +23,10 @@ from kshipra.errors import InputError
 from kshipra.models.base import CausalLM, KeyValues, Linear
 from kshipra.models.gpt2 import GPT2
 from kshipra.models.llama import Llama
-from kshipra.models.weights import swap
+from kshipra.models.weights import Bfloat16Linear, multiplies_bfloat16, swap
 from kshipra.types import Progress, silent
+
+WIDE_ROWS = 32  # from how many on a product gains from tiles, which are laid out anew every time
 
 
 def unavailable(model: CausalLM) -> str | None:
@@ -54,7 +59,7 @@ class CompiledModel:
         require_compiled(model)
         assert isinstance(model, (GPT2, Llama))
         started_s = time.perf_counter()
-        self._decode, compiled = decode.decode_function(progress)
+        self._code, compiled = decode.library(progress)
         self.compile_s = time.perf_counter() - started_s if compiled else 0.0
         swap(model, _turned)
         self.model, self.spec, self.eos_ids = model, model.spec, model.eos_ids
@@ -74,6 +79,10 @@ class CompiledModel:
             norm=_norm(model.norm),
             head=_matrix(model.head),
         )
+        for block, layer in zip(model.blocks, self._layers, strict=True):
+            for name in ("qkv", "attention_out", "mlp_in", "mlp_out"):
+                if self._code.kshipra_is_wide(getattr(layer, name)):
+                    setattr(block, name, Wide(getattr(block, name), getattr(layer, name), self._code))
 
     @property
     def device(self) -> torch.device:
@@ -82,11 +91,67 @@ class CompiledModel:
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
     ) -> Tensor:
-        """As CausalLM.forward. A cache that is not quite KVCache (the bug lab's) is left to the model
-        itself."""
-        if type(cache) is KVCache and cache.columns and ids.shape[1] == 1:
+        """As CausalLM.forward. No cache, and one that is not quite KVCache (the bug lab's), is left to the
+        model itself."""
+        if type(cache) is not KVCache:
+            return self.model.forward(ids, positions, mask, cache, keep)
+        if cache.columns and ids.shape[1] == 1:
             return self._step(ids, positions, mask, cache)[:, None]  # (B, 1, V)
-        return self.model.forward(ids, positions, mask, cache, keep)
+        return self._columns(ids, positions, mask, cache, keep)
+
+    def _columns(
+        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, keep: int
+    ) -> Tensor:
+        """Logits (B, keep, V) of the last of T new columns, all stored behind what `cache` has."""
+        spec, (rows, columns) = self.spec, ids.shape
+        count, threads = rows * columns, torch.get_num_threads()
+        x = self.model.embed(ids, positions).view(count, spec.width)  # new, which the code works in
+        cache.open(spec.layers, x.new_empty(rows, spec.kv_heads, columns, spec.head_size))
+        layers = cache.reserve(columns)
+        angles = positions[..., None].float() * self._frequencies if self._frequencies is not None else None
+        cos, sin = (None, None) if angles is None else (angles.cos(), angles.sin())  # (B, T, D / 2)
+        seen = None if mask is None else mask.contiguous()
+        half = isinstance(self.model.blocks[0].qkv, Bfloat16Linear) and multiplies_bfloat16()
+        normed, attended, active = (
+            x.new_empty(count, size, dtype=torch.bfloat16 if half else x.dtype)
+            for size in (spec.width, spec.heads * spec.head_size, self._model.inner)
+        )  # what products take, and give, (R, size)
+        queries = x.new_empty(attended.shape)
+        added: Tensor | None = None
+
+        def normalise(norm: decode.Norm) -> None:
+            self._code.kshipra_normalise(
+                norm, count, spec.width, _address(x), _address(added), _address(normed), threads, half
+            )
+
+        for block, layer, (keys, values) in zip(self.model.blocks, self._layers, layers, strict=True):
+            normalise(layer.attention_norm)
+            qkv = block.qkv(normed)  # (R, (H + 2G) D)
+            own = decode.Columns(
+                rows=rows,
+                columns=columns,
+                stored=cache.columns,
+                capacity=keys.shape[2],
+                threads=threads,
+                cos=_address(cos),
+                sin=_address(sin),
+                mask=_address(seen),
+                keys=_address(keys),
+                values=_address(values),
+                queries=_address(queries),
+                qkv=_address(qkv),
+                attended=_address(attended),
+            )
+            with record_function("kshipra::attend"):
+                self._code.kshipra_attend(self._model, own, half)
+            added = block.attention_out(attended)  # (R, W)
+            normalise(layer.mlp_norm)
+            inner = block.mlp_in(normed)  # (R, I or 2I)
+            self._code.kshipra_activate(self._model, count, _address(inner), _address(active), threads, half)
+            added = block.mlp_out(active)  # (R, W)
+        assert added is not None
+        last = sum(part.view(rows, columns, -1)[:, -keep:] for part in (x, added))  # (B, keep, W)
+        return self.model.head(self.model.norm(last))  # (B, keep, V)
 
     def _step(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
         """Logits (B, V) of one new column, whose keys and values are stored behind what `cache` has."""
@@ -117,8 +182,25 @@ class CompiledModel:
             logits=_address(logits),
         )
         with record_function("kshipra::decode_step"):  # a profile's one name for all of it
-            self._decode(ctypes.byref(self._model), ctypes.byref(step))
+            self._code.kshipra_decode(self._model, step)
         return logits
+
+
+class Wide(nn.Module):
+    """A linear module whose products of many rows are those of decode_step/wide.h."""
+
+    def __init__(self, own: nn.Module, matrix: decode.Matrix, code: Any) -> None:
+        super().__init__()
+        self.own, self.matrix, self._code = own, matrix, code
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.shape[:-1].numel()
+        if rows < WIDE_ROWS:
+            return self.own(x)
+        x, y = x.contiguous(), x.new_empty(*x.shape[:-1], self.matrix.outputs)
+        with record_function("kshipra::product"):
+            self._code.kshipra_product(self.matrix, _address(x), rows, _address(y), torch.get_num_threads())
+        return y
 
 
 def _turned(module: nn.Module) -> nn.Module | None:

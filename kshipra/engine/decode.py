@@ -11,8 +11,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from collections.abc import Iterator
+from ctypes import POINTER, Structure, c_bool, c_float, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,28 @@ class Model(Structure):
     )
 
 
+class Columns(Structure):
+    _fields_ = (
+        *_all("rows columns stored capacity threads", c_int64),
+        *_all("cos sin mask keys values queries qkv attended", c_void_p),
+    )
+
+
 class Step(Structure):
     _fields_ = (
         *_all("rows stored capacity threads", c_int64),
         *_all("positions mask cache x qkv attended inner logits", c_void_p),
     )
+
+
+EXPORTS = {
+    "kshipra_decode": (POINTER(Model), POINTER(Step)),
+    "kshipra_attend": (POINTER(Model), POINTER(Columns), c_bool),
+    "kshipra_normalise": (POINTER(Norm), c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_bool),
+    "kshipra_activate": (POINTER(Model), c_int64, c_void_p, c_void_p, c_int64, c_bool),
+    "kshipra_is_wide": (POINTER(Matrix),),
+    "kshipra_product": (POINTER(Matrix), c_void_p, c_int64, c_void_p, c_int64),
+}
 
 
 def compiler() -> str | None:
@@ -71,25 +88,25 @@ def compiler() -> str | None:
     return next((path for name in named if name and (path := shutil.which(name))), None)
 
 
-def decode_function(progress: Progress = silent) -> tuple[Callable[..., None], bool]:
-    """`kshipra_decode(Model*, Step*)`, and whether it had to be compiled now.
+def library(progress: Progress = silent) -> tuple[Any, bool]:
+    """What decode_step/ exports, and whether it had to be compiled now. Its sources say what each does.
 
-    The library is kept under KSHIPRA_CACHE by source, flags, compiler and processor. Raises InputError, with
+    It is kept under KSHIPRA_CACHE by source, flags, compiler and processor. Raises InputError, with
     the compiler's own first complaint, where it cannot be made.
     """
     program = compiler()
     assert program is not None
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
-    texts = [path.read_text() for path in sorted(SOURCES.iterdir())]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())]
     said = "\n".join((*texts, *COMPILE, *LINK, version, machine.processor()))
     name = f"decode-{hashlib.sha256(said.encode()).hexdigest()[:16]}.so"
-    library = cache_folder() / "compiled" / name
-    missing = not library.exists()
+    path = cache_folder() / "compiled" / name
+    missing = not path.exists()
     try:
         if missing:
             progress("Compiling the decode step", None, None)
-            _compile(program, library)
-        function = ctypes.CDLL(str(library)).kshipra_decode
+            _compile(program, path)
+        code = ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         complaints = str(getattr(error, "stderr", None) or error).splitlines()
         reason = next((line for line in complaints if "error" in line), complaints[0]).strip()
@@ -98,18 +115,21 @@ def decode_function(progress: Progress = silent) -> tuple[Callable[..., None], b
             "choose eager.",
             in_public="Compiled execution is unavailable: this server could not make it; choose eager.",
         ) from error
-    function.restype = None
-    return function, missing
+    for name, kinds in EXPORTS.items():
+        function = getattr(code, name)
+        function.argtypes, function.restype = kinds, None
+    code.kshipra_is_wide.restype = c_bool
+    return code, missing
 
 
-def _compile(program: str, library: Path) -> None:
-    """Write `library` whole or not at all."""
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix="compiling-") as folder:
-        made, part = Path(folder) / library.name, Path(folder) / "step.o"
+def _compile(program: str, path: Path) -> None:
+    """Write the library `path` whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="compiling-") as folder:
+        made, part = Path(folder) / path.name, Path(folder) / "step.o"
         for command in (
             (program, *COMPILE, SOURCES / "step.cpp", "-o", part),
             (program, *LINK, part, "-o", made),
         ):
             subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILE_LIMIT_S)
-        made.replace(library)
+        made.replace(path)

@@ -229,7 +229,7 @@ class Job:
         self._rows.update((row.request.row, row) for row in rows)
         pad_id = self.tokenizer.pad_id
         if self.prefixes is not None and cached:
-            parts = [self.prefixes.longest(row.ids) for row in rows]
+            parts = [self.prefixes.longest(row.ids, row.request.scope) for row in rows]
             cache, reused = KVCache.starting(parts), [length for length, _ in parts]
             return Batch(rows, cache=cache, pad_id=pad_id, device=self.device, reused=reused, drafter=drafter)
         cache = self.layout.cache() if cached else None
@@ -307,7 +307,8 @@ class Job:
             return
         for place, row in enumerate(batch.rows):
             if row in running and (is_prompt or row.finish_reason is not None):
-                self.prefixes.keep(row.ids[:-1], batch.cache.copied(place, batch.columns_of(place)))
+                cache = batch.cache.copied(place, batch.columns_of(place))
+                self.prefixes.keep(row.ids[:-1], cache, row.request.scope)
 
     def _choose(self, batch: Batch, logits: torch.Tensor, drafts: Sequence[Sequence[int]]) -> list[list[int]]:
         """Of logits (B, keep, V) each row's ids: the next one, and on as long as its draft agrees."""

@@ -124,7 +124,7 @@ def _key(device: torch.device, dtype: torch.dtype) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """What is kept; nothing where the file is missing or damaged."""
     try:
-        kept = json.loads(path.read_text())
+        kept = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return kept if isinstance(kept, dict) else {}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import torch
+from torch import nn
 
 from kshipra.engine import runner
 from kshipra.engine.compiled import CompiledModel, require_compiled
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import wrap_model
-from kshipra.models.weights import is_stored, shell
+from kshipra.models.weights import inner, is_stored, shell
 from kshipra.types import ModelChoice, Progress, silent
 
 
@@ -53,3 +57,22 @@ def variant(
         progress("Preparing the compiled step", None, None)
         model = CompiledModel(shell(model) if model is plain else model, progress=progress)
     return runner.Engine(model, engine.tokenizer, draft=engine.draft)
+
+
+def moved(engine: runner.Engine, device: str) -> runner.Engine | None:
+    """`engine` and its draft with all tensors on `device`, shared ones once; it is not to be used any more
+    where it was. None where some are in a form that is for that device alone."""
+    draft = moved(engine.draft, device) if engine.draft is not None else None
+    is_bound = isinstance(engine.model, CompiledModel) or is_stored(engine.model)
+    if is_bound or (draft is None) != (engine.draft is None):
+        return None
+    there: dict[tuple[Any, ...], torch.Tensor] = {}
+    for module in inner(engine.model).modules():
+        own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        for name, tensor in own:
+            place = tensor.data_ptr(), tensor.shape, tensor.stride()
+            if place not in there:
+                there[place] = tensor.data.to(device)
+            is_weight = isinstance(tensor, nn.Parameter)
+            setattr(module, name, nn.Parameter(there[place], False) if is_weight else there[place])
+    return runner.Engine(engine.model, engine.tokenizer, draft=draft)

@@ -12,6 +12,7 @@ from kshipra.types import ModelChoice
 from kshipra.ui import parts, words
 from kshipra.ui.endpoint import compare_endpoint
 from kshipra.ui.fields import ASSETS, lab, preset_script, rail
+from kshipra.ui.files import routes
 from kshipra.ui.form import Form
 from kshipra.ui.handlers import estimator, link_opener, model_watcher, run_handler
 from kshipra.ui.lab import planting
@@ -143,10 +144,13 @@ def launch_options() -> dict[str, Any]:
     return {
         "theme": theme(),
         "css_paths": [ASSETS / f"{name}.css" for name in ("page", "study", "experiments", "live")],
-        "head": '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        "head": '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="favicon.ico">',  # the page's, not that of the host's root
         "favicon_path": ASSETS / "logo.svg",
-        "ssr_mode": False,
+        "app_kwargs": {"routes": routes()},
+        "ssr_mode": False,  # said, not left out: else GRADIO_SSR_MODE decides, which a Space sets
         "run_history": False,
+        "enable_monitoring": False,
         "footer_links": ["gradio"],
         "show_error": False,
         "mcp_server": find_spec("mcp") is not None,  # `compare` as a tool; requirements.txt brings it

@@ -11,7 +11,7 @@ from gradio.components import Component
 
 from kshipra.limits import Limits
 from kshipra.models.catalogue import NAMES
-from kshipra.recipes import BUGS, RECIPES, USUAL_KEYS
+from kshipra.recipes import BUGS, RECIPES, USUAL_KEYS, recipe_named
 from kshipra.types import DTYPES, DeviceChoice, ModelChoice
 from kshipra.ui import show, words
 
@@ -139,8 +139,17 @@ def rail(
         with gr.Row(elem_classes="k-kept"):
             kept = gr.HTML(words.REUSE["nothing"], elem_id="kept", apply_default_css=False)
             clear = gr.Button(words.REUSE["clear"], size="sm", elem_id="clear-kept")
+    with gr.Accordion(words.DRAFT["title"], open=False, elem_id="draft-part"):
+        draft = gr.Dropdown(
+            ["", *NAMES],
+            value="",
+            allow_custom_value=not limits.public,
+            label=words.DRAFT["title"],
+            info=words.DRAFT["info"].format(letter=recipe_named("draft_model").letter),
+            elem_id="draft",
+        )
     sampling = [temperature, top_k, top_p, penalty, seed]
-    fields = [prompts, recipes, model, device, dtype, chat, most, *sampling, rows, reuse]
+    fields = [prompts, recipes, model, device, dtype, chat, most, *sampling, rows, reuse, draft]
     return fields, estimate, kept, clear
 
 

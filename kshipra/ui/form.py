@@ -9,7 +9,8 @@ from typing import Any
 
 from kshipra.errors import InputError
 from kshipra.limits import OWN, Limits, clean_text
-from kshipra.recipes import LAB_KEYS, RECIPE_KEYS
+from kshipra.modes import mode_named
+from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, recipe_named
 from kshipra.types import ModelChoice, Plan, SamplingParams
 
 MOST_WHOLE = 2**53 - 1  # JSON's numbers are a browser's: beyond this they lose digits, and name another seed
@@ -35,6 +36,7 @@ class Form:
     seed: Any
     rows: Any = None
     reuse: Any = False
+    draft: Any = ""
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
@@ -93,6 +95,22 @@ def in_order(plan: Plan) -> Plan:
     return replace(plan, recipes=(*known, *(key for key in plan.recipes if key not in order)))
 
 
+def _draft(name: Any, recipes: Sequence[str]) -> str | None:
+    """The model that guesses, where one of `recipes` wants one: else it would be loaded for nothing."""
+    drafting = [
+        recipe_named(key)
+        for key in RECIPE_KEYS
+        if key in recipes and mode_named(recipe_named(key).mode).drafts
+    ]
+    draft = clean_text(str(name or "")).strip()
+    if drafting and not draft:
+        way = drafting[0].letter
+        raise InputError(
+            f"Draft model: name a smaller model with the same tokenizer, or leave out way {way}."
+        )
+    return draft if drafting else None
+
+
 def plan_of(form: Form, default: ModelChoice, limits: Limits = OWN) -> Plan:
     """The Plan that `form` asks for; InputError names the field that cannot be used."""
     params = SamplingParams(
@@ -103,18 +121,20 @@ def plan_of(form: Form, default: ModelChoice, limits: Limits = OWN) -> Plan:
         repetition_penalty=_number("Repetition penalty", form.repetition_penalty),
         seed=_seed(form.seed),
     )
+    recipes = _texts("Ways to compare", form.recipes)
     choice = replace(
         default,
         model=clean_text(str(form.model or "")).strip(),
         device=str(form.device),
         dtype=str(form.dtype),
+        draft=_draft(form.draft, recipes),
     )
     prompts, own_limits = _prompts(form.prompts, limits.new_tokens)
     rows = None if form.rows is None else _whole("Rows at once", form.rows, f"from 1 to {limits.prompts}")
     return Plan(
         choice,
         prompts,
-        _texts("Ways to compare", form.recipes),
+        recipes,
         params,
         chat=form.chat == "chat",
         limits=own_limits,

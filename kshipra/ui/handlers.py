@@ -112,10 +112,11 @@ def estimator(backend: Backend, choice: ModelChoice) -> Callable[..., str]:
 
 
 def model_watcher(backend: Backend) -> Callable[[], AsyncIterator[str]]:
-    """The header's model line, until nothing loads any more. Asynchronous: who waits here holds no thread."""
+    """The header's model line, until there is a model or a reason why not. Asynchronous: who waits here holds
+    no thread."""
 
     async def follow() -> AsyncIterator[str]:
-        while isinstance(message := backend.model(), Loading):
+        while isinstance(message := backend.model(), Loading | None):
             yield line("model", model_text(message))
             await asyncio.sleep(LOADING_POLL_S)
         yield line("model", model_text(message))

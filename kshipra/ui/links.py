@@ -35,7 +35,7 @@ class Query(Protocol):
 def copy_script(words: dict[str, str]) -> str:
     """The script of "Copy link": takes the fields in the order of Form."""
     settings = {"names": NAMES, "several": SEVERAL, "limits": LIMITS, "most": MAX_CHARS, "words": words}
-    return f"(...values) => {{ const settings = {json.dumps(settings)};\n{script('links')}\n}}"
+    return f"(...values) => {{ const settings = {json.dumps(settings)};\n{script('copy', 'links')}\n}}"
 
 
 def _number(name: str, text: str) -> float:

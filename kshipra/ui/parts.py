@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import html
-from importlib import resources
-from pathlib import Path
 
 import gradio as gr
 
@@ -14,23 +12,18 @@ from kshipra.limits import ANSWER_TOKENS, FILE_BYTES, SAID_CHARS
 from kshipra.recipes import LAB_RECIPES, RECIPES, USUAL_KEYS
 from kshipra.ui import recorded, words
 from kshipra.ui.fields import ASSETS, own
+from kshipra.ui.files import plotly_address, recorded_address
 from kshipra.ui.shelf import shelf
 
-PLOTLY = Path(str(resources.files("plotly") / "package_data" / "plotly.min.js"))
-STAGE_SCRIPTS = ("dom", "frames", "plotly", "traces", "charts", "columns", "page")
+STAGE_SCRIPTS = ("dom", "frames", "copy", "server", "plotly", "traces", "charts", "columns", "page")
 STUDY_SCRIPTS = (
     "dom", "picker", "record", "race", "timeline", "proof_box", "proof_tokens", "proof_lab", "proof",
     "prediction", "check_record", "traces", "figures", "report", "export", "runs", "history", "study",
 )  # fmt: skip
 EXPERIMENTS_SCRIPTS = ("dom", "picker", "record", "plotly", "plots", "findings", "experiments")
-LIVE_SCRIPTS = ("dom", "record", "live_chart", "live_turns", "live")
+LIVE_SCRIPTS = ("dom", "record", "server", "live_chart", "live_turns", "live")
 SUMMARY_ORDER = [[label for label, _ in words.SUMMARY[1:]].index(label) for label in words.SUMMARY_SHOWN]
 CHARTS = [dict(zip(("key", "label", "note", "definition"), chart, strict=True)) for chart in words.CHARTS]
-
-
-def _plotly_address() -> str:
-    gr.set_static_paths([PLOTLY])
-    return f"gradio_api/file={PLOTLY.as_posix()}"
 
 
 def header(first_line: str) -> gr.HTML:
@@ -77,18 +70,19 @@ def stage() -> gr.HTML:
         charts=CHARTS,
         summary=[{"label": label, "definition": text} for label, text in words.SUMMARY],
         summary_order=SUMMARY_ORDER,
-        plotly=_plotly_address(),
+        plotly=plotly_address(),
     )
 
 
 def study() -> gr.HTML:
-    gr.set_static_paths([recorded.FOLDER])
     return own(
         "study",
         "<div class='k-study'></div>",
         *STUDY_SCRIPTS,
         words=words.STUDY,
-        recorded=recorded.runs(),
+        recorded=[
+            {"name": name, "address": recorded_address(file)} for file, name in recorded.runs().items()
+        ],
         charts=CHARTS,
         summary_heads=[label for label, _ in words.SUMMARY],
         summary_order=SUMMARY_ORDER,
@@ -105,7 +99,7 @@ def experiments() -> gr.HTML:
         words=words.EXPERIMENTS,
         shelf=shelf(),
         most_bytes=FILE_BYTES,
-        plotly=_plotly_address(),
+        plotly=plotly_address(),
     )
 
 

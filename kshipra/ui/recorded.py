@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from kshipra.ui import words
 
@@ -28,12 +27,9 @@ def name_of(document: dict[str, Any]) -> str:
     )
 
 
-def runs() -> list[dict[str, str]]:
-    """The name of each recorded run and the page's relative address of its document, by file name."""
-    return [
-        {
-            "name": name_of(json.loads(path.read_text(encoding="utf-8"))),
-            "address": f"gradio_api/file={quote(path.as_posix())}",
-        }
+def runs() -> dict[str, str]:
+    """The name of each recorded run by its file's, in that order."""
+    return {
+        path.name: name_of(json.loads(path.read_text(encoding="utf-8")))
         for path in sorted(FOLDER.glob("*.json"))
-    ]
+    }

@@ -6,6 +6,7 @@ on it must neither keep the page's process from answering nor take its memory. N
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import asdict
@@ -113,7 +114,8 @@ def _bound_memory() -> None:
         import resource
     except ImportError:  # Windows has no such limit
         return
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    with contextlib.suppress(ValueError, OSError):  # macOS knows the limit and does not take it
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
 
 
 if __name__ == "__main__":

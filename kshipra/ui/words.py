@@ -137,6 +137,9 @@ WHY = {
     "little more than one, if they are known. They are guessed, and one pass checks them all. What the model "
     "would not have chosen itself is dropped, so the text is the same. It pays where a text repeats its "
     "prompt or itself, and costs a little where it does not.",
+    "draft_model": "The guesses are those of a smaller model, which costs a pass of its own for each of "
+    "them. It pays where that one is several times faster and mostly agrees; what this model would not have "
+    "chosen itself is dropped, so the text is the same.",
 }
 
 NOT_HERE = "Not on this machine: {ways}, because {why}."  # ways that can be picked all the same
@@ -149,6 +152,8 @@ PAGE = {
     "starting": "Starting …",
     "stopping": "Stopping after this step …",
     "lost": "The run broke off: the connection was lost or a value was refused. Run again.",
+    "gone": "The connection to the server was lost: what had come stays here until you reload the page.",
+    "brokenOff": "broken off",
     "summaryIdle": "After a run: speed-ups, figures, and whether all ways gave the same tokens.",
     "chartIdle": "draws while a run is going on",
     "data": "data",
@@ -189,6 +194,8 @@ PROMPTS = {
     "most": "max",
 }
 
+NO_FILES = "Kshipra gives no files of its machine and takes none."
+
 LINK = {
     "label": "Copy link",
     "copied": "Copied",
@@ -218,6 +225,11 @@ REUSE = {
     "none": "It keeps no cache that could be reused.",
 }
 
+DRAFT = {
+    "title": "Draft model",
+    "info": "For way {letter}: a smaller model with the same tokenizer, as distilgpt2 is for gpt2.",
+}
+
 ESTIMATE = {
     "fits": "{model}: {parameters} weights in {dtype}. With these prompts it takes about {needed} of memory, "
     "and {free} are free. Run loads it once the runs before have ended.",
@@ -225,6 +237,7 @@ ESTIMATE = {
     "tooMuch": "{model} with these prompts takes about {needed} of memory, and {free} are free: use fewer "
     "prompts, shorter ones or fewer new tokens.",
 }
+
 MOST = {"info": "of each prompt"}
 ROWS = {"label": "Rows at once", "info": "batched; more wait"}
 
@@ -725,5 +738,7 @@ LIVE: dict[str, Any] = {
     "now": "now",
     "resting": "Nobody is being answered.",
     "lost": "The connection was lost: reload the page.",
-    "nothing": "The requests of this server cannot share a batch.",
+    "brokenOff": PAGE["brokenOff"],
+    "nothing": "This server lends its device to one run at a time, so requests cannot share a batch: use the "
+    "bench.",
 }

@@ -18,6 +18,7 @@ from kshipra.backends.visitors import Exchange, Turn, Visitor, continued, prompt
 from kshipra.engine import review, runner
 from kshipra.engine.runner import Engine
 from kshipra.errors import InputError, KshipraError, ModelError
+from kshipra.limits import OWN, public
 from kshipra.text import Tokenizer
 from kshipra.types import Ended, Finished, ModelChoice, Plan, Ready, SamplingParams, Started, StepEvent
 
@@ -208,6 +209,29 @@ def test_the_third_turn_reads_only_what_is_new(bench):
     done(fresh)
     assert fresh.request.prompt_ids == first.request.prompt_ids
     assert fresh.ids == first.ids
+
+
+@pytest.mark.parametrize("is_public", [False, True])
+def test_strangers_do_not_go_on_from_each_others_texts(bench, is_public):
+    """Else whoever guesses a text would see by what is reused, and by the time, that it has been sent."""
+    bench.backend._live._among_strangers = is_public
+    mine, theirs = bench.visitor(), bench.visitor()
+    first = bench.say(mine, SAID[0])
+    done(first)
+    guessed = bench.say(theirs, SAID[0])
+    done(guessed)
+    assert guessed.ids == first.ids
+    assert (guessed.reused_tokens > 0) != is_public
+    again = bench.say(mine, SAID[1])
+    done(again)
+    assert again.reused_tokens > len(first.request.prompt_ids)
+
+
+def test_a_page_for_strangers_serves_strangers():
+    for limits in (OWN, public("gpt2")):
+        backend = LocalBackend(limits)
+        assert backend._live._among_strangers == limits.public
+        backend.close()
 
 
 def test_an_end_token_is_the_templates_to_say(bench):

@@ -17,7 +17,7 @@ from kshipra.backends.local import LocalBackend
 from kshipra.engine import compiled, decode, roofline, runner, variants
 from kshipra.engine.compiled import CompiledModel
 from kshipra.engine.runner import Engine
-from kshipra.engine.variants import variant
+from kshipra.engine.variants import moved, variant
 from kshipra.errors import InputError, KshipraError
 from kshipra.models.hf import TransformersModel
 from kshipra.recipes import RECIPE_KEYS, RECIPES, USUAL_KEYS, recipe_named
@@ -37,7 +37,8 @@ needs_compiler = pytest.mark.skipif(decode.compiler() is None, reason="no C++ co
 
 
 def plan(*recipes: str, model: str = "tiny") -> Plan:
-    return Plan(ModelChoice(model), ("ab", "a longer one"), recipes, SamplingParams(6, ignore_eos=True))
+    choice = ModelChoice(model, draft="tiny" if "draft_model" in recipes else None)
+    return Plan(choice, ("ab", "a longer one"), recipes, SamplingParams(6, ignore_eos=True))
 
 
 def native(implementation: str = "native") -> Engine:
@@ -54,7 +55,14 @@ def backend(monkeypatch) -> Iterator[LocalBackend]:
         "adapted": lambda _: native("transformers"),
         "fake": lambda _: Engine(FakeModel([5], prompt_tokens=2), Letters()),
     }
-    monkeypatch.setattr(runner, "load", lambda name, **asked: makers[name](asked["implementation"]))
+
+    def load(name: str, **asked) -> Engine:
+        engine = makers[name](asked["implementation"])
+        if asked["draft"] is not None:
+            engine.draft = makers[asked["draft"]](asked["implementation"])
+        return engine
+
+    monkeypatch.setattr(runner, "load", load)
     monkeypatch.setattr(roofline, "cached_roofline", lambda *_, **__: ROOFLINE)
     made = LocalBackend()
     yield made
@@ -75,7 +83,7 @@ def test_the_usual_ways_come_first_and_ask_for_the_choice_as_it_is():
     assert {(recipe_named(key).weights, recipe_named(key).execution) for key in USUAL_KEYS} == {
         ("native", "eager")
     }
-    assert "".join(recipe.letter for recipe in RECIPES) == "ABCDEFGHIJ"
+    assert "".join(recipe.letter for recipe in RECIPES) == "ABCDEFGHIJK"
     assert len(set(RECIPE_KEYS)) == len(RECIPES)
 
 
@@ -93,12 +101,21 @@ def test_every_recipe_runs_on_its_own_engine_and_tells_of_it_first(backend):
         next(m for m in of_kind(Started, messages) if m.recipe == "int8")
     )
     ids = {m.recipe: [row.token_ids for row in m.result.rows] for m in of_kind(Finished, messages)}
-    assert ids["compiled"] == ids["kv_cache"]
+    assert ids["compiled"] == ids["draft_model"] == ids["kv_cache"]
     (reviewed,) = of_kind(Reviewed, messages)
     pairs = {(found.first, found.second): found for found in reviewed.comparisons}
     assert pairs["kv_cache", "compiled"].verdict == "identical"
     for found in pairs.values():  # logits of another engine than the recipe's own would not give its ids
         assert found.verdict in ("identical", "near-tie"), found
+
+
+def test_a_draft_is_loaded_for_who_wants_it_and_stays_for_who_does_not(backend):
+    (finished,) = of_kind(Finished, told(backend, "draft_model"))
+    assert finished.result.accepted_tokens > 0
+    assert not of_kind(Loading, told(backend, "kv_cache"))
+    (finished,) = of_kind(Finished, told(backend, "draft_model"))
+    assert finished.result.accepted_tokens > 0
+    assert "Loading other" in [m.what for m in of_kind(Loading, told(backend, "kv_cache", model="other"))]
 
 
 def test_the_peer_is_loaded_once_and_has_the_ids_of_our_own(backend):
@@ -246,7 +263,7 @@ def test_a_compiler_that_fails_is_a_sentence_and_the_run_goes_on(backend, monkey
     def broken(progress):
         raise InputError("Compiled execution is unavailable: c++ could not make it (boom); choose eager.")
 
-    monkeypatch.setattr(compiled.decode, "decode_function", broken)
+    monkeypatch.setattr(compiled.decode, "library", broken)
     monkeypatch.setattr(compiled.decode, "compiler", lambda: "/usr/bin/c++")
     messages = told(backend, "compiled", "kv_cache")
     (failed,) = of_kind(Failed, messages)
@@ -310,3 +327,20 @@ def test_a_stop_that_comes_while_weights_are_converted_is_no_start(backend, monk
     messages = collect(run)
     assert [message.recipe for message in of_kind(Started, messages)] == ["kv_cache"]
     assert messages[-1] == Ended(stopped=True)
+
+
+def test_an_engine_is_moved_with_its_draft_and_what_it_shares_stays_shared():
+    engine = Engine(make_gpt2(), Letters(), draft=Engine(make_gpt2(n_layer=1), Letters()))
+    there = moved(engine, "meta")
+    for each in (there, there.draft):
+        assert {tensor.device.type for tensor in each.model.parameters()} == {"meta"}
+        assert each.device.type == "meta"
+        assert (
+            each.model.head.weight.untyped_storage()._cdata
+            == each.model.tokens.weight.untyped_storage()._cdata
+        )
+    assert moved(Engine(make_gpt2(), Letters(), weights="int8"), "meta") is None
+    assert (
+        moved(Engine(make_gpt2(), Letters(), draft=Engine(make_gpt2(), Letters(), weights="int8")), "meta")
+        is None
+    )

@@ -4,6 +4,7 @@ threads and shapes; and what happens where there is no compiler."""
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from conftest import FAMILIES, Letters, make_gpt2, make_llama
 from kshipra.engine import decode
 from kshipra.engine.cache import KVCache
 from kshipra.engine.check import tolerance
-from kshipra.engine.compiled import CompiledModel, unavailable
+from kshipra.engine.compiled import WIDE_ROWS, CompiledModel, Wide, _matrix, unavailable
 from kshipra.engine.geometry import attention_mask, positions
 from kshipra.engine.layout import FAULTS
 from kshipra.engine.runner import Engine
@@ -115,9 +116,20 @@ def test_stored_weights_are_read_as_what_they_stand_for(reference, weights, rows
     """Few rows and many take different instructions; both round inputs to 16 bits at most."""
     expected = last_logits(stored_alike(reference, weights), rows)
     model = CompiledModel(native(reference, weights))
-    model.model.forward = stored_alike(reference, weights).forward  # the same prefill: only steps differ
+    model._columns = stored_alike(reference, weights).forward  # the same prefill: only steps differ
     for ours, theirs in zip(last_logits(model, rows), expected, strict=True):
         assert (ours - theirs).abs().max() <= 3 * tolerance(theirs)  # seen: 4e-4, once 1.2e-3 of their scale
+
+
+@pytest.mark.parametrize("reference", [make_gpt2(), make_llama()], ids=["gpt2", "llama"])
+def test_prompts_of_bfloat16_weights_are_rounded_as_often_as_by_the_model(reference):
+    """What goes into products and comes out of them is bfloat16; what lies between, float32 in both."""
+    exact = last_logits(stored_alike(reference, "bfloat16"))
+    eager, compiled = native(reference, "bfloat16"), CompiledModel(native(reference, "bfloat16"))
+    worst = []
+    for model in (eager, compiled):
+        worst.append(max((a - b).abs().max().item() for a, b in zip(last_logits(model), exact, strict=True)))
+    assert worst[1] < 2 * worst[0]
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
@@ -127,6 +139,60 @@ def test_threads_share_the_work_whatever_their_number(threads, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     for ours, theirs in zip(last_logits(model), alone, strict=True):
         assert torch.equal(ours, theirs)  # who computes an output does not change it
+
+
+def as_bfloat16(reference):
+    for weight in reference.parameters():
+        weight.data = weight.data.bfloat16().to(weight.dtype)
+    return reference
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: make_gpt2(n_positions=640), lambda: make_llama(max_position_embeddings=640)]
+)
+@pytest.mark.parametrize("columns", [WIDE_ROWS - 1, WIDE_ROWS, 600])
+def test_a_prompt_is_read_as_exactly_by_the_matrix_unit(made, columns):
+    """Weights that are bfloat16 in truth may be multiplied in parts, which shows in nothing but time."""
+    reference = as_bfloat16(made())
+    ids = torch.arange(columns)[None] * 31 % reference.config.vocab_size
+    exact = reference.double()(ids).logits[0, -1]
+    for model in (native(reference), CompiledModel(native(reference))):
+        with torch.inference_mode():
+            seen = torch.ones_like(ids, dtype=torch.bool)
+            logits = model.forward(ids, positions(seen, columns), None, KVCache(), 1)[0, -1]
+        assert (logits.double() - exact).abs().max() < 2e-6 * exact.abs().max()
+
+
+@pytest.mark.parametrize("rows", [1, 31, 32, 33, 513])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_products_of_many_rows(rows, threads, monkeypatch):
+    """Of 1 to 17 tiles of rows, and outputs that threads cannot share evenly, with a bias and without."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    code, _ = decode.library()
+    generator = torch.Generator().manual_seed(2)
+    for inputs, outputs, bias in ((64, 32, True), (160, 416, False)):
+        module = torch.nn.Linear(inputs, outputs, bias=bias)
+        module.weight.data = torch.randn(outputs, inputs, generator=generator).bfloat16().float()
+        x = torch.randn(2, rows, inputs, generator=generator)
+        exact = torch.nn.functional.linear(*(t.double() for t in (x, module.weight)))
+        exact = exact + module.bias.double() if bias else exact
+        matrix = _matrix(module)
+        made = Wide(module, matrix, code) if code.kshipra_is_wide(matrix) else module
+        with torch.inference_mode():
+            assert (made(x).double() - exact).abs().max() < 1e-6 * exact.abs().max()
+
+
+def test_only_weights_that_are_bfloat16_in_truth_are_multiplied_in_parts():
+    code, _ = decode.library()
+    module = torch.nn.Linear(64, 32)
+    module.weight.data = module.weight.data.bfloat16().float()
+    can = code.kshipra_is_wide(_matrix(module))
+    assert can == ("amx_bf16" in Path("/proc/cpuinfo").read_text())
+    module.weight.data[31, 63] += 1e-6
+    assert not code.kshipra_is_wide(_matrix(module))
+    narrow = torch.nn.Linear(48, 32)
+    narrow.weight.data.zero_()
+    assert not code.kshipra_is_wide(_matrix(narrow))
 
 
 def test_kept_logits_survive_the_next_step():
@@ -150,15 +216,22 @@ def test_a_planted_fault_is_the_same_fault_when_compiled(fault):
 
 CODE_FAULTS = {
     "a position too far": ("float>(step.positions[row])", "float>(step.positions[row] + 1)"),
-    "pads looked at": ("visible && !visible[c]", "visible && false"),
+    "pads looked at": ("visible[c] ? scores[c] : HIDDEN", "scores[c]"),
     "key kept unrotated": ("std::copy(key, key + size,", "std::copy(qkv, qkv + size,"),
     "new column not seen": ("columns = step.stored + 1;", "columns = step.stored;"),
     "stored one column late": ("keys + step.stored * size", "keys + (step.stored - 1) * size"),
     "another group's keys": ("(row * model.kv_heads + group) * step", "row * model.kv_heads * step"),
     "residual lost": ("product(layer.mlp_out, own.input, from(width), to(width), step.x, true)",
                       "product(layer.mlp_out, own.input, from(width), to(width), step.x, false)"),
-    "scale left out": (": scores[c] * scale", ": scores[c]"),
+    "scale left out": ("(scores[c] - largest) * scale", "scores[c] - largest"),
     "angle of the other half": ("second * cos[i] + first", "second * cos[i] - first"),
+    "a prompt's column sees the next": ("pass.stored + column + 1;", "pass.stored + column + 2;"),
+    "a prompt's keys kept unrotated": ("    turned(model.heads + group, pass.keys",
+                                       "    std::copy_n(qkv + (model.heads + group) * size, size, pass.keys"),
+    "a prompt's keys of another group": ("pass.keys + group * pass", "pass.keys + 0 * pass"),
+    "a prompt's shares left from before": ("std::fill(shares + visible[q], shares + columns, 0.0f);", ""),
+    "a prompt's residual lost": ("own[i] += from[i]", "own[i] += 0"),
+    "a prompt's shares not of their sum": ("outs[q][i] /= totals[q]", "outs[q][i] /= 1"),
 }  # fmt: skip
 
 
@@ -167,10 +240,13 @@ CODE_FAULTS = {
 def test_faults_planted_in_the_code_are_seen(fault, monkeypatch, tmp_path):
     right, wrong = CODE_FAULTS[fault]
     planted = shutil.copytree(decode.SOURCES, tmp_path / "planted")
-    source = (planted / "step.cpp").read_text()
-    assert source.count(right) == 1
-    (planted / "step.cpp").write_text(source.replace(right, wrong))
+    texts = {path: path.read_text() for path in planted.iterdir()}
+    assert sum(text.count(right) for text in texts.values()) == 1
+    for path, text in texts.items():
+        path.write_text(text.replace(right, wrong))
     monkeypatch.setattr(decode, "SOURCES", planted)
+    quick = [option.replace("-O3", "-O1") for option in decode.COMPILE]
+    monkeypatch.setattr(decode, "COMPILE", quick)  # a third of the time; the fault is the same
     monkeypatch.setenv("KSHIPRA_CACHE", str(tmp_path))
     reference = make_llama(head_dim=40)
     honest = last_logits(native(reference))

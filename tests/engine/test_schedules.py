@@ -233,8 +233,8 @@ def forget_nothing(_):
 
 
 def one_too_many(longest):
-    def found(prefixes, ids):
-        length, cache = longest(prefixes, ids)
+    def found(prefixes, ids, scope):
+        length, cache = longest(prefixes, ids, scope)
         return min(length + 1, cache.columns if cache else 0, len(ids) - 1), cache
 
     return found

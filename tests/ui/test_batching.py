@@ -229,6 +229,17 @@ def test_the_formula_is_silent_where_columns_do_not_follow_from_lengths():
     assert way["prediction"]["kv_formula_bytes"] is None
 
 
+def test_a_draft_is_asked_for_only_by_the_way_that_guesses_with_it():
+    form = replace(FIRST, recipes=["kv_cache", "draft_model"])
+    with pytest.raises(InputError, match=r"name a smaller model .* or leave out way K"):
+        plan_of(form, make_plan().choice)
+    assert plan_of(replace(form, draft=" distilgpt2 "), make_plan().choice).choice.draft == "distilgpt2"
+    assert plan_of(replace(FIRST, draft="distilgpt2"), make_plan().choice).choice.draft is None
+    strangers = plan_of(replace(form, model="gpt2", draft="somebody/else"), make_plan().choice)
+    with pytest.raises(InputError, match=r"^Draft model: this page offers"):
+        check_plan(strangers, RECIPE_KEYS, limits=public("gpt2"))
+
+
 def test_what_is_kept_is_said():
     assert kept_text(Kept(0, 0, 2**28)) == "Nothing is kept yet."
     assert kept_text(Kept(1, 2**20, 2**28)) == "Kept: 1 text, 1 MiB of 256 MiB."

@@ -4,34 +4,11 @@
 // Shapes as in models/__init__.py: B rows, S stored columns, H query heads, G key/value heads, D head size, W width,
 // I inner width of the MLP, V vocabulary. Everything is computed in float32, whatever the weights are stored as.
 
-#include <omp.h>
-
-#include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <vector>
 
-#include "products.h"
-
-struct Norm {
-    const float *weight, *bias;  // without bias it is RMSNorm, with one LayerNorm
-    float epsilon;
-};
-
-struct Layer {
-    Norm attention_norm, mlp_norm;
-    Matrix qkv, attention_out, mlp_in, mlp_out;  // gated: mlp_in gives gate and up, 2 * I
-};
-
-struct Model {
-    const Layer* layers;
-    int64_t layer_count, width, inner, heads, kv_heads, head_size;
-    int64_t gated;             // silu(gate) * up, else gelu
-    const float* frequencies;  // (D / 2) of rotary positions, or null
-    Norm norm;
-    Matrix head;
-};
+#include "columns.h"
+#include "model.h"
+#include "wide.h"
 
 struct Step {
     int64_t rows, stored, capacity, threads;
@@ -43,29 +20,7 @@ struct Step {
 
 namespace {
 
-constexpr float HIDDEN = -1e30f;  // a score whose exponential is 0; -ffast-math knows no infinity
 constexpr int SPINS = 20000;  // some 20 microseconds, more than threads on free cores are ever apart
-
-void normalise(const Norm& norm, int64_t width, const float* x, float* out) {
-    float mean = 0, square = 0;
-    if (norm.bias) {
-        for (int64_t i = 0; i < width; i++) mean += x[i];
-        mean /= width;
-    }
-    for (int64_t i = 0; i < width; i++) square += (x[i] - mean) * (x[i] - mean);
-    const float scale = 1 / std::sqrt(square / width + norm.epsilon);
-    for (int64_t i = 0; i < width; i++)
-        out[i] = (x[i] - mean) * scale * norm.weight[i] + (norm.bias ? norm.bias[i] : 0.0f);
-}
-
-// out (D) = x turned by a position's angles; dimension i is paired with i + D / 2.
-void rotate(const float* x, const float* cos, const float* sin, int64_t half, float* out) {
-    for (int64_t i = 0; i < half; i++) {
-        const float first = x[i], second = x[i + half];
-        out[i] = first * cos[i] - second * sin[i];
-        out[i + half] = second * cos[i] + first * sin[i];
-    }
-}
 
 // All threads meet here. OpenMP's own barrier spins for milliseconds, which on a core that others use too keeps the
 // very thread from running that is waited for: 30 times slower. Here who waits long goes to sleep.
@@ -93,17 +48,6 @@ struct Scratch {
     std::vector<float> normed, cos, sin, query, key, scores;
     Input input, queries;
 };
-
-// Scores (columns) to shares that add up to 1; hidden columns get none.
-void softmax(float* scores, int64_t columns, float scale, const bool* visible) {
-    float largest = HIDDEN, total = 0;
-    for (int64_t c = 0; c < columns; c++) {
-        scores[c] = visible && !visible[c] ? HIDDEN : scores[c] * scale;
-        largest = std::max(largest, scores[c]);
-    }
-    for (int64_t c = 0; c < columns; c++) total += scores[c] = std::exp(scores[c] - largest);
-    for (int64_t c = 0; c < columns; c++) scores[c] /= total;
-}
 
 // out = the sum of values (columns, D), each times its share, from `i` on while N registers fit; gives where it ends.
 template <int N>
@@ -139,12 +83,13 @@ void attend(const Model& model, const Step& step, int64_t layer, int64_t row, in
     for (int64_t h = 0; h < heads; h++) {
         float *shares = own.scores.data() + h * columns;
         float* out = step.attended + (row * model.heads + group * heads + h) * size;
-        softmax(shares, columns, 1 / std::sqrt(static_cast<float>(size)), visible);
+        const float total = softmax(shares, columns, 1 / std::sqrt(static_cast<float>(size)), visible);
         int64_t i = weigh<4>(shares, values, columns, size, 0, out);
         for (i = weigh<1>(shares, values, columns, size, i, out); i < size; i++) {
             out[i] = 0;
             for (int64_t c = 0; c < columns; c++) out[i] += values[c * size + i] * shares[c];
         }
+        for (i = 0; i < size; i++) out[i] /= total;
     }
 }
 
@@ -155,15 +100,7 @@ void mlp_in(const Model& model, const Step& step, const Matrix& matrix, int64_t 
     for (int64_t row = 0; row < step.rows; row++) {
         float* in = step.inner + row * matrix.outputs;
         const float* up = in + model.inner;
-        if (model.gated)
-#pragma omp simd
-            for (int64_t i = first; i < last; i++) in[i] = in[i] / (1 + std::exp(-in[i])) * up[i];
-        else
-#pragma omp simd
-            for (int64_t i = first; i < last; i++) {  // 1 - 2 / (1 + e^2z) is tanh z
-                const float twice = 1.5957691216057308f * (in[i] + 0.044715f * in[i] * in[i] * in[i]);
-                in[i] *= 1 - 1 / (1 + std::exp(twice));
-            }
+        activate(model, in + first, up + first, last - first, in + first);
     }
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ class Allocator:
         return next(filter(None, map(ctypes.util.find_library, self.libraries)), None)
 
     def loaded(self) -> bool:
-        return hasattr(ctypes.CDLL(None), self.function)
+        return sys.platform != "win32" and hasattr(ctypes.CDLL(None), self.function)
 
 
 ALLOCATORS = {
