@@ -40,4 +40,12 @@ const mark = () => {
   }
 };
 addEventListener("hashchange", mark);
+// A place is relative to the page's base, which lacks the query of a link: to go there would load the page anew.
+for (const link of element.querySelectorAll(".k-places a")) {
+  link.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return; // in another tab
+    event.preventDefault();
+    location.hash = link.hash;
+  });
+}
 mark();

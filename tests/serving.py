@@ -59,5 +59,9 @@ class App:
         return self.process.wait(timeout=60)
 
     def kill(self) -> None:
-        self.process.kill()
+        """As `kill -9` does, with what it has started."""
+        alive = self.process.poll() is None
+        started = psutil.Process(self.process.pid).children(recursive=True) if alive else []
+        for process in (self.process, *started):
+            process.kill()
         self.process.wait()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from serving import free_port
 
-PATH = "/kshipra/"
 # As huggingface.co frames a Space.
 FRAME = (
     'sandbox="allow-downloads allow-forms allow-modals allow-popups allow-same-origin allow-scripts"'
@@ -31,7 +30,7 @@ http {{
     location {path} {{
       proxy_pass http://127.0.0.1:{app_port}/;
       proxy_http_version 1.1;
-      proxy_buffering off;
+      proxy_buffering off; {more}
       proxy_set_header Host $http_host;
       proxy_set_header X-Forwarded-Proto $scheme;
     }}
@@ -47,13 +46,13 @@ http {{
 class Nginx:
     """`address`: the page's. `other`: that of the other site's page, under another name of this machine."""
 
-    def __init__(self, folder: Path, app_port: int, query: str) -> None:
+    def __init__(self, folder: Path, app_port: int, path: str, query: str, more: str) -> None:
         port, other_port = free_port(), free_port()
-        self.address = f"https://127.0.0.1:{port}{PATH}"
+        self.address = f"https://127.0.0.1:{port}{path}"
         self.other = f"https://localhost:{other_port}/"
         config = CONFIG.format(
-            folder=folder, port=port, path=PATH, app_port=app_port, other_port=other_port, frame=FRAME,
-            framed=escape(self.address + query),
+            folder=folder, port=port, path=path, more=more, app_port=app_port, other_port=other_port,
+            frame=FRAME, framed=escape(self.address + query),
         )  # fmt: skip
         (folder / "nginx.conf").write_text(config)
         _certify(folder)
@@ -78,10 +77,11 @@ def _certify(folder: Path) -> None:
 
 
 @contextmanager
-def nginx_before(app_port: int, folder: Path, query: str) -> Iterator[Nginx]:
+def nginx_before(app_port: int, folder: Path, path: str, query: str, more: str) -> Iterator[Nginx]:
     folder.mkdir()
-    one = Nginx(folder, app_port, query)
+    one = Nginx(folder, app_port, path, query, more)
     try:
         yield one
     finally:
         one.end()
+        print((folder / "error.log").read_text(), end="")

@@ -116,6 +116,17 @@ def test_a_bad_link_is_said_and_changes_nothing(open_page, serve):
 
 
 @pytest.mark.slow
+def test_the_pages_parts_are_changed_without_loading_it_anew_and_keep_the_links_settings(open_page, serve):
+    page = open_page(url=f"{serve(FakeBackend())}?max_new_tokens=7")
+    page.evaluate("window.isThisPage = true")
+    for at, part in ((1, ".k-experiments"), (2, ".k-live"), (0, "#run")):
+        page.click(f".k-places a >> nth={at}")
+        page.wait_for_selector(f"{part}:visible")
+    assert page.evaluate("window.isThisPage")
+    assert "max_new_tokens=7" in page.url
+
+
+@pytest.mark.slow
 def test_what_is_too_long_for_a_link_says_so(open_page):
     page = open_page()
     page.locator("#prompts textarea").nth(0).fill("many words " * 900)
