@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from importlib.util import find_spec
 from typing import Any
 
@@ -67,13 +68,10 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
             return tell_kept()
 
         say = estimator(backend, choice)
-        prompts, recipes, model, device, dtype, _, most, *_, rows, _ = fields
+        named = dict(zip((field.name for field in dataclasses.fields(Form)), fields, strict=True))
+        sized = ("recipes", "model", "device", "dtype", "max_new_tokens", "rows")
         gr.on(
-            [
-                page.load,
-                prompts.input,
-                *(each.change for each in (recipes, model, device, dtype, most, rows)),
-            ],
+            [page.load, named["prompts"].input, *(named[name].change for name in sized)],
             say,
             inputs=fields,
             outputs=estimate,

@@ -6,6 +6,7 @@ browser profile, whose caches stay warm. Each tab finds the browser's store empt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from kshipra.types import Plan
 from kshipra.ui import handlers
 from kshipra.ui.build import build_page, launch_options
 
+CUT_OFF = re.compile("AbortError|Connection errored out|Failed to fetch|ERR_ABORTED")
 PATIENCE_MS = 120_000  # of a wait: only a fault uses it up, however slow the machine
 WIDE = {"width": 1440, "height": 1200}
 
@@ -127,7 +129,18 @@ def open_page(visitor, new_visitor, serve):
         tab.goto(url)
         tab.wait_for_selector(".k-column")
         tab.wait_for_selector("#stop:disabled")  # the scripts have taken over the buttons
+        tab.wait_for_selector(
+            "#estimate[data-state], #estimate [data-state]", state="attached"
+        )  # the last to come
+        tab.reload = lambda: reload(tab)
         return tab
+
+    def reload(tab) -> None:
+        """What was still being asked is cut off, of which Gradio complains."""
+        before = len(errors)
+        type(tab).reload(tab)
+        tab.wait_for_selector(".k-column")
+        errors[before:] = [said for said in errors[before:] if not CUT_OFF.search(said)]
 
     yield start
     for tab, apart in tabs:

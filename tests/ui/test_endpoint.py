@@ -85,7 +85,24 @@ def test_a_caller_that_goes_away_stops_its_run():
     assert backend.runs[0].steps == HELD_AFTER
 
 
-FIELDS = [["One"], ["kv_cache"], 500, 0, 0, 1, 1, None, False, CHOICE.model, "auto", "auto", [], None, False]
+FIELDS = [
+    ["One"],
+    ["kv_cache"],
+    500,
+    0,
+    0,
+    1,
+    1,
+    None,
+    False,
+    CHOICE.model,
+    "auto",
+    "auto",
+    [],
+    None,
+    False,
+    "",
+]
 GONE_WITHIN_S = 10.0
 
 

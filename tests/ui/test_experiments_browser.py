@@ -75,7 +75,9 @@ def test_nothing_is_built_or_asked_before_a_person_comes(page):
     assert page.locator("#bench").is_hidden()
     assert page.locator(".k-shelf li").count() == 8
     assert "python -m kshipra experiments scope" in page.inner_text(".k-shelf")
-    assert asked == []
+    assert [
+        url for url in asked if "queue/data" not in url
+    ] == []  # answers of the page's start may still come
     page.go_back()
     page.wait_for_selector("#run:visible")
     assert page.locator(".k-experiments").is_hidden()
