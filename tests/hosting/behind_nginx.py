@@ -93,7 +93,7 @@ def main(node: str | None = None) -> None:
         folder = Path(place)
         write_gpt2(folder / "tiny", n_layer=3)  # slow enough to be seen streaming
         # At the host's root: under a path Gradio 6.31 does not start with it. A page's head takes 8 KiB then.
-        more = "proxy_buffer_size 32k;" if node else ""
+        more = "proxy_buffer_size 16k; proxy_buffers 8 16k;" if node else ""
         if node:
             script, path, environment = "tests/hosting/rendered_app.py", "/", {"GRADIO_NODE_PATH": node}
         else:

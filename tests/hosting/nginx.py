@@ -82,6 +82,8 @@ def nginx_before(app_port: int, folder: Path, path: str, query: str, more: str) 
     one = Nginx(folder, app_port, path, query, more)
     try:
         yield one
+    except Exception:
+        print((folder / "error.log").read_text(), end="")
+        raise
     finally:
         one.end()
-        print((folder / "error.log").read_text(), end="")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from playwright.sync_api import ConsoleMessage, Frame, Page
 
-TOKENS = 40
+TOKENS = 100
 GROWTH = """() => {
   window.grown = [];
-  const length = () => document.querySelector("#column-no_cache .new")?.textContent.length ?? 0;
+  const length = () => document.querySelector(".k-columns").textContent.length;
   new MutationObserver(() => grown.push([performance.now(), length()]))
     .observe(document.querySelector(".k-columns"), { childList: true, subtree: true, characterData: true });
 }"""
@@ -81,7 +81,7 @@ def run(view: Page | Frame) -> str:
     assert lasted_s > 0.5, grown
     view.locator("#chart-memory").scroll_into_view_if_needed()  # a chart out of sight is not drawn
     view.wait_for_function(DRAWN)
-    return f"a run streamed: {updates} updates of one text over {lasted_s:.1f} s; three charts are drawn"
+    return f"a run streamed: {updates} updates of the texts over {lasted_s:.1f} s; three charts are drawn"
 
 
 def stop(view: Page | Frame) -> str:
