@@ -14,7 +14,7 @@ test: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/browser.py
-	$(BIN)/python -m pytest -m "not gpu" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not gpu"
 
 # Some 35 minutes, bounded in time and count, on this machine's own loopback only.
 soak: $(VENV)/installed-test
