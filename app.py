@@ -11,9 +11,7 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing leaves the machine unasked
-os.environ.setdefault(
-    "GRADIO_HEARTBEAT_INTERVAL", "5"
-)  # s, until a caller is missed whose line just went dead
+os.environ.setdefault("GRADIO_HEARTBEAT_INTERVAL", "5")  # seconds until a caller is missed who just went
 
 if os.getenv("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true"):  # as `spaces` itself reads it
     from kshipra.backends.zero import ZeroBackend as Backend  # first of all: it must come before torch

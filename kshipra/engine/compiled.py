@@ -118,6 +118,18 @@ class CompiledModel:
         )  # what products take, and give, (R, size)
         queries = x.new_empty(attended.shape)
         added: Tensor | None = None
+        own = decode.Columns(
+            rows=rows,
+            columns=columns,
+            stored=cache.columns,
+            capacity=layers[0][0].shape[2],
+            threads=threads,
+            cos=_address(cos),
+            sin=_address(sin),
+            mask=_address(seen),
+            queries=_address(queries),
+            attended=_address(attended),
+        )
 
         def normalise(norm: decode.Norm) -> None:
             self._code.kshipra_normalise(
@@ -127,21 +139,7 @@ class CompiledModel:
         for block, layer, (keys, values) in zip(self.model.blocks, self._layers, layers, strict=True):
             normalise(layer.attention_norm)
             qkv = block.qkv(normed)  # (R, (H + 2G) D)
-            own = decode.Columns(
-                rows=rows,
-                columns=columns,
-                stored=cache.columns,
-                capacity=keys.shape[2],
-                threads=threads,
-                cos=_address(cos),
-                sin=_address(sin),
-                mask=_address(seen),
-                keys=_address(keys),
-                values=_address(values),
-                queries=_address(queries),
-                qkv=_address(qkv),
-                attended=_address(attended),
-            )
+            own.qkv, own.keys, own.values = map(_address, (qkv, keys, values))
             with record_function("kshipra::attend"):
                 self._code.kshipra_attend(self._model, own, half)
             added = block.attention_out(attended)  # (R, W)

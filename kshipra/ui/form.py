@@ -10,7 +10,7 @@ from typing import Any
 from kshipra.errors import InputError
 from kshipra.limits import OWN, Limits, clean_text
 from kshipra.modes import mode_named
-from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, recipe_named
+from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, RECIPES
 from kshipra.types import ModelChoice, Plan, SamplingParams
 
 MOST_WHOLE = 2**53 - 1  # JSON's numbers are a browser's: beyond this they lose digits, and name another seed
@@ -97,18 +97,14 @@ def in_order(plan: Plan) -> Plan:
 
 def _draft(name: Any, recipes: Sequence[str]) -> str | None:
     """The model that guesses, where one of `recipes` wants one: else it would be loaded for nothing."""
-    drafting = [
-        recipe_named(key)
-        for key in RECIPE_KEYS
-        if key in recipes and mode_named(recipe_named(key).mode).drafts
-    ]
-    draft = clean_text(str(name or "")).strip()
-    if drafting and not draft:
-        way = drafting[0].letter
+    drafting = (recipe for recipe in RECIPES if recipe.key in recipes and mode_named(recipe.mode).drafts)
+    if (recipe := next(drafting, None)) is None:
+        return None
+    if not (draft := clean_text(str(name or "")).strip()):
         raise InputError(
-            f"Draft model: name a smaller model with the same tokenizer, or leave out way {way}."
+            f"Draft model: name a smaller model with the same tokenizer, or leave out way {recipe.letter}."
         )
-    return draft if drafting else None
+    return draft
 
 
 def plan_of(form: Form, default: ModelChoice, limits: Limits = OWN) -> Plan:

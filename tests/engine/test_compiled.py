@@ -231,7 +231,8 @@ CODE_FAULTS = {
     "a prompt's keys of another group": ("pass.keys + group * pass", "pass.keys + 0 * pass"),
     "a prompt's shares left from before": ("std::fill(shares + visible[q], shares + columns, 0.0f);", ""),
     "a prompt's residual lost": ("own[i] += from[i]", "own[i] += 0"),
-    "a prompt's shares not of their sum": ("outs[q][i] /= totals[q]", "outs[q][i] /= 1"),
+    "shares not of their sum": ("*= 1 / totals[q]", "*= 1"),
+    "shares not of their sum behind the last register": ("sum / totals[q]", "sum"),
 }  # fmt: skip
 
 

@@ -46,13 +46,14 @@ void narrow(const float* from, int64_t count, Half* to) {  // to the nearest, of
     }
 }
 
-constexpr int QUERIES = 6, REGISTERS = 4;       // that are computed together: 24 sums, each in a register
+constexpr int QUERIES = 6, REGISTERS = 4;     // that are computed together: 24 sums, each in a register
 constexpr int64_t BLOCK = REGISTERS * LANES;  // columns
 
 // What one thread needs to attend to one row's group of heads.
 struct Attention {
-    std::vector<float> outs[QUERIES], keys, scores;  // (D, S) and (QUERIES, S), S in whole BLOCKs and more
-    int64_t stride;
+    std::vector<float> outs[QUERIES];  // (D) each, where they become bfloat16
+    std::vector<float> keys, scores;   // (D, S) and (QUERIES, S), S in whole BLOCKs and more
+    int64_t stride;                    // that S
 };
 
 // Rotate the queries and the key of a column, and keep key and value.
@@ -88,21 +89,6 @@ void score(const float* const* queries, int64_t size, int64_t columns, Attention
     }
 }
 
-// outs (QUERIES, D) = shares @ values (columns, D), from `i` on while N registers fit; gives where it ends.
-template <int N>
-int64_t mix(const Attention& own, const float* values, int64_t columns, int64_t size, int64_t i, float* const* outs) {
-    for (; i + N * LANES <= size; i += N * LANES) {
-        Numbers sums[QUERIES][N] = {};
-        for (int64_t c = 0; c < columns; c++)
-            for (int n = 0; n < N; n++) {
-                const Numbers value = load(values + c * size + i + n * LANES);
-                for (int q = 0; q < QUERIES; q++) sums[q][n] += value * own.scores[q * own.stride + c];
-            }
-        for (int q = 0; q < QUERIES; q++) std::memcpy(outs[q] + i, sums[q], sizeof sums[q]);
-    }
-    return i;
-}
-
 // QUERIES of one row's group of heads, from `first` on, column by column; behind the last one, that one again.
 template <class Number>
 void attend(const Model& model, const Columns& pass, int64_t row, int64_t group, int64_t first, Attention& own) {
@@ -129,17 +115,8 @@ void attend(const Model& model, const Columns& pass, int64_t row, int64_t group,
         totals[q] = softmax(shares, visible[q], 1 / std::sqrt(static_cast<float>(size)), may);
         std::fill(shares + visible[q], shares + columns, 0.0f);
     }
-    int64_t i = mix<REGISTERS>(own, values, columns, size, 0, outs);
-    for (i = mix<1>(own, values, columns, size, i, outs); i < size; i++)
-        for (int q = 0; q < QUERIES; q++) {
-            outs[q][i] = 0;
-            for (int64_t c = 0; c < columns; c++) outs[q][i] += values[c * size + i] * own.scores[q * own.stride + c];
-        }
-    for (int q = 0; q < QUERIES; q++) {
-        if (q && outs[q] == outs[q - 1]) break;  // the last one again
-        for (i = 0; i < size; i++) outs[q][i] /= totals[q];
-        narrow(outs[q], size, targets[q]);
-    }
+    mix<QUERIES>(own.scores.data(), own.stride, totals, values, columns, size, outs);
+    for (int q = 0; q < QUERIES; q++) narrow(outs[q], size, targets[q]);
 }
 
 void lay_out_keys(const float* keys, int64_t columns, int64_t size, Attention& own) {

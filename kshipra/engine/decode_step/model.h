@@ -2,8 +2,6 @@
 
 #pragma once
 
-#include <omp.h>
-
 #include "products.h"
 
 struct Norm {
@@ -57,6 +55,38 @@ float softmax(float* scores, int64_t columns, float scale, const bool* visible) 
     for (int64_t c = 0; c < columns; c++) largest = std::max(largest, scores[c]);
     for (int64_t c = 0; c < columns; c++) total += scores[c] = std::exp((scores[c] - largest) * scale);
     return total;
+}
+
+// From `i` on while N registers fit; gives where it ends.
+template <int Q, int N>
+int64_t mix(const float* shares, int64_t stride, const float* totals, const float* values, int64_t columns, int64_t size,
+            int64_t i, float* const* outs) {
+    for (; i + N * LANES <= size; i += N * LANES) {
+        Numbers sums[Q][N] = {};
+        for (int64_t c = 0; c < columns; c++)
+            for (int n = 0; n < N; n++) {
+                const Numbers value = load(values + c * size + i + n * LANES);
+                for (int q = 0; q < Q; q++) sums[q][n] += value * shares[q * stride + c];
+            }
+        for (int q = 0; q < Q; q++) {
+            for (int n = 0; n < N; n++) sums[q][n] *= 1 / totals[q];
+            std::memcpy(outs[q] + i, sums[q], sizeof sums[q]);
+        }
+    }
+    return i;
+}
+
+// outs (Q, D) = the sums of values (columns, D), each times its share, of which there are `totals`; Q rows of shares.
+template <int Q>
+void mix(const float* shares, int64_t stride, const float* totals, const float* values, int64_t columns, int64_t size,
+         float* const* outs) {
+    int64_t i = mix<Q, 4>(shares, stride, totals, values, columns, size, 0, outs);
+    for (i = mix<Q, 1>(shares, stride, totals, values, columns, size, i, outs); i < size; i++)
+        for (int q = 0; q < Q; q++) {
+            float sum = 0;
+            for (int64_t c = 0; c < columns; c++) sum += values[c * size + i] * shares[q * stride + c];
+            outs[q][i] = sum / totals[q];
+        }
 }
 
 // out (I) = gelu(in), or silu(in) * up; out may be in.

@@ -49,18 +49,6 @@ struct Scratch {
     Input input, queries;
 };
 
-// out = the sum of values (columns, D), each times its share, from `i` on while N registers fit; gives where it ends.
-template <int N>
-int64_t weigh(const float* shares, const float* values, int64_t columns, int64_t size, int64_t i, float* out) {
-    for (; i + N * LANES <= size; i += N * LANES) {
-        Numbers sums[N] = {};
-        for (int64_t c = 0; c < columns; c++)
-            for (int n = 0; n < N; n++) sums[n] += load(values + c * size + i + n * LANES) * shares[c];
-        std::memcpy(out + i, sums, sizeof sums);
-    }
-    return i;
-}
-
 // All heads of one row that share keys: rotate, keep the new key and value, attend over all that is stored.
 void attend(const Model& model, const Step& step, int64_t layer, int64_t row, int64_t group, Scratch& own) {
     const int64_t size = model.head_size, half = size / 2, heads = model.heads / model.kv_heads;
@@ -84,12 +72,7 @@ void attend(const Model& model, const Step& step, int64_t layer, int64_t row, in
         float *shares = own.scores.data() + h * columns;
         float* out = step.attended + (row * model.heads + group * heads + h) * size;
         const float total = softmax(shares, columns, 1 / std::sqrt(static_cast<float>(size)), visible);
-        int64_t i = weigh<4>(shares, values, columns, size, 0, out);
-        for (i = weigh<1>(shares, values, columns, size, i, out); i < size; i++) {
-            out[i] = 0;
-            for (int64_t c = 0; c < columns; c++) out[i] += values[c * size + i] * shares[c];
-        }
-        for (i = 0; i < size; i++) out[i] /= total;
+        mix<1>(shares, columns, &total, values, columns, size, &out);
     }
 }
 
