@@ -40,6 +40,7 @@ class Estimate:
     """What a plan needs, before its model is there. `free_bytes` are those beside what is loaded now."""
 
     spec: ModelSpec
+    parameters: int  # with those of a model that guesses for it
     is_loaded: bool  # its weights are in memory already
     run_bytes: int
     free_bytes: int
@@ -47,7 +48,7 @@ class Estimate:
     @property
     def weight_bytes(self) -> int:
         """Yet to come, with the margin."""
-        return 0 if self.is_loaded else int(MARGIN * self.spec.parameters * self.spec.dtype_bytes)
+        return 0 if self.is_loaded else int(MARGIN * self.parameters * self.spec.dtype_bytes)
 
     @property
     def needed_bytes(self) -> int:
@@ -58,12 +59,15 @@ class Estimate:
         return self.needed_bytes <= self.free_bytes
 
 
-def estimate(spec: ModelSpec, plan: Plan, rows: int, free_bytes: int, *, is_loaded: bool) -> Estimate:
-    """Of `plan`, `rows` of its prompts at once, on a model of shape `spec`, which need not be there: so its
-    prompts' tokens are not counted, but follow from their length."""
+def estimate(
+    specs: Sequence[ModelSpec], plan: Plan, rows: int, free_bytes: int, *, is_loaded: bool
+) -> Estimate:
+    """Of `plan`, `rows` of its prompts at once, on a model of the first of `specs`, and one of the second, if
+    any, that guesses for it. They need not be there: so tokens are not counted, but follow from length."""
     prompts = [-(-len(prompt.encode()) // TOKEN_BYTES) for prompt in plan.prompts]
     columns = max(length + each.max_new_tokens for length, each in zip(prompts, plan.each, strict=True))
-    return Estimate(spec, is_loaded, _run_bytes(spec, rows, max(prompts), columns), free_bytes)
+    needed = sum(_run_bytes(spec, rows, max(prompts), columns) for spec in specs)
+    return Estimate(specs[0], sum(spec.parameters for spec in specs), is_loaded, needed, free_bytes)
 
 
 def run_bytes(spec: ModelSpec, requests: Sequence[Request], rows: int) -> int:

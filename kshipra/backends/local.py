@@ -118,7 +118,10 @@ class LocalBackend:
 
     def estimate(self, plan: Plan) -> Estimate:
         check_plan(plan, RECIPE_KEYS, LAB_KEYS, self.unavailable(), self.limits)
-        return self._outlook.of(plan, self._loaded)
+        from kshipra.engine.devices import settled
+
+        loaded = self._loaded
+        return self._outlook.of(plan, loaded[1] if loaded and self._has(settled(plan.choice)) else None)
 
     def devices(self) -> tuple[DeviceChoice, ...]:
         from kshipra.engine.devices import device_choices

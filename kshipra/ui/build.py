@@ -69,7 +69,7 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
 
         say = estimator(backend, choice)
         named = dict(zip((field.name for field in dataclasses.fields(Form)), fields, strict=True))
-        sized = ("recipes", "model", "device", "dtype", "max_new_tokens", "rows")
+        sized = ("recipes", "model", "device", "dtype", "max_new_tokens", "rows", "draft")
         gr.on(
             [page.load, named["prompts"].input, *(named[name].change for name in sized)],
             say,

@@ -85,7 +85,7 @@ def estimate_text(found: Estimate) -> str:
     said = words.ESTIMATE["tooMuch" if not found.fits else "loaded" if found.is_loaded else "fits"]
     return said.format(
         model=found.spec.name,
-        parameters=f"{show.digits(found.spec.parameters / 1e6)} million",
+        parameters=f"{show.digits(found.parameters / 1e6)} million",
         dtype=found.spec.dtype,
         needed=show.size(found.needed_bytes),
         free=show.size(found.free_bytes),

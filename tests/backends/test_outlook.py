@@ -81,6 +81,13 @@ def test_keys_and_values_go_by_the_rows_and_the_context_of_the_form(backend):
     assert one == int(1.25 * (memory.GROWTH * per_token * 22 + activations))
 
 
+def test_a_model_that_guesses_counts_too(backend):
+    choice = dataclasses.replace(PLAN.choice, draft="distilgpt2")
+    alone, both = backend.estimate(PLAN), backend.estimate(dataclasses.replace(PLAN, choice=choice))
+    assert both.parameters == 124_439_808 + 81_912_576
+    assert both.run_bytes == pytest.approx(1.5 * alone.run_bytes, rel=0.02)  # it has half the layers
+
+
 def test_what_is_loaded_needs_no_weights(backend, tmp_path):
     write_gpt2(tmp_path / "tiny")
     choice = ModelChoice(str(tmp_path / "tiny"), device="cpu")
@@ -92,6 +99,17 @@ def test_what_is_loaded_needs_no_weights(backend, tmp_path):
     assert after.is_loaded
     assert (after.weight_bytes, after.run_bytes) == (0, before.run_bytes)
     assert backend.estimate(PLAN).is_loaded is False
+
+
+def test_a_draft_that_is_there_and_not_asked_for_changes_nothing(backend, tmp_path):
+    write_gpt2(tmp_path / "tiny")
+    choice = ModelChoice(str(tmp_path / "tiny"), device="cpu")
+    both = dataclasses.replace(choice, draft=choice.model)
+    all_of(backend.preload(both))
+    alone, guessed = (backend.estimate(dataclasses.replace(PLAN, choice=each)) for each in (choice, both))
+    assert alone.is_loaded
+    assert guessed.is_loaded
+    assert guessed.run_bytes == pytest.approx(2 * alone.run_bytes, abs=2)
 
 
 def test_a_form_that_asks_again_and_again_looks_a_model_up_once(backend, monkeypatch):

@@ -332,7 +332,7 @@ class FakeBackend:
         spec = replace(SPEC, name=plan.choice.model)
         if spec.name in self.too_large:
             raise ModelError(self.too_large[spec.name])
-        return estimate(spec, plan, len(plan.prompts), self.free_bytes, is_loaded=plan.choice == CHOICE)
+        return estimate([spec], plan, len(plan.prompts), self.free_bytes, is_loaded=plan.choice == CHOICE)
 
     def devices(self) -> tuple[DeviceChoice, ...]:
         return (
