@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 
 import pytest
 import torch
 from model_folders import is_one_sentence, write_gpt2
+from test_local import collect
 
 from kshipra import memory
 from kshipra.backends.local import LocalBackend
@@ -16,7 +16,7 @@ from kshipra.errors import ModelError
 from kshipra.models import loading
 from kshipra.models.catalogue import ENTRIES
 from kshipra.models.outlook import shape_of
-from kshipra.types import Ended, Failed, Finished, Loading, Message, ModelChoice, Plan, Ready, SamplingParams
+from kshipra.types import Failed, Finished, Loading, Message, ModelChoice, Plan, Ready, SamplingParams
 
 GIB = 2**30
 PLAN = Plan(
@@ -34,11 +34,7 @@ def backend(monkeypatch):
 
 
 def all_of(run) -> list[Message]:
-    found, end_s = [], time.monotonic() + 60
-    while not (found and isinstance(found[-1], Ended)):
-        assert time.monotonic() < end_s
-        found += run.messages(0.1)
-    return found
+    return collect(run, limit_s=60.0)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)

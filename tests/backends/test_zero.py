@@ -18,6 +18,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import test_local
+from test_local import ROOFLINE, of_kind
 
 from conftest import Letters, make_llama
 from kshipra.backends import lease
@@ -37,7 +39,6 @@ from kshipra.types import (
     Plan,
     Ready,
     Reviewed,
-    Roofline,
     SamplingParams,
     Started,
     Stepped,
@@ -46,7 +47,6 @@ from kshipra.types import (
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="ZeroGPU forks.")
 ROOT = Path(__file__).parents[2]
 STAND_IN = ROOT / "tests" / "zero" / "stand_in"  # holds `spaces`
-ROOFLINE = Roofline("cpu", "float32", 2, 1e10, 1e11, "2026-01-01T00:00:00+00:00")
 
 
 def plan(*, recipes=("kv_cache",), new_tokens: int = 5, device: str = "auto", prompts=("ab",)) -> Plan:
@@ -55,17 +55,8 @@ def plan(*, recipes=("kv_cache",), new_tokens: int = 5, device: str = "auto", pr
     )
 
 
-def collect(run, limit_s: float = 30.0) -> list[Message]:
-    found: list[Message] = []
-    deadline = time.monotonic() + limit_s
-    while not (found and isinstance(found[-1], Ended)):
-        assert time.monotonic() < deadline, f"no end in sight after {found[-3:]}"
-        found += run.messages(0.1)
-    return found
-
-
-def of_kind(kind: type, messages: list[Message]) -> list:
-    return [message for message in messages if isinstance(message, kind)]
+def collect(run) -> list[Message]:
+    return test_local.collect(run, limit_s=30.0)
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
