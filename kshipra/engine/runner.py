@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any
 
 import torch
+from torch import nn
 
 from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
@@ -22,13 +23,14 @@ from kshipra.engine.devices import free_bytes, pick_device, pick_dtype
 from kshipra.engine.drafts import check_draft
 from kshipra.engine.job import Chooser, Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
+from kshipra.engine.pages import use_huge_pages
 from kshipra.engine.prefix import PrefixCache
 from kshipra.engine.sampling import next_ids
 from kshipra.errors import InputError
 from kshipra.memory import check_run_fits, check_weights_fit
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
-from kshipra.models.weights import check_weights
+from kshipra.models.weights import check_weights, inner
 from kshipra.modes import kv_cache, mode_named
 from kshipra.modes.base import Mode
 from kshipra.text import Tokenizer
@@ -78,6 +80,8 @@ class Engine:
         self.model.eos_ids = frozenset(getattr(self.model, "eos_ids", ())) | self.tokenizer.eos_ids
         if isinstance(self.model, TransformersModel):
             check_adapter(self.model)
+        if isinstance(inner(self.model), nn.Module):
+            use_huge_pages(inner(self.model).parameters())
         self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
         self.dtype: torch.dtype = getattr(torch, self.model.spec.dtype)
         self._warm: set[str] = set()  # modes
