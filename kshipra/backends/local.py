@@ -17,9 +17,9 @@ from kshipra import metrics
 from kshipra.backends.kept import Asked, KeptTexts, PlanTexts, asked_of
 from kshipra.backends.live import Live
 from kshipra.backends.lobby import Lobby
-from kshipra.backends.outlook import Outlook
+from kshipra.backends.outlook import Outlook, work_of
 from kshipra.backends.runlog import RunLog
-from kshipra.errors import KshipraError
+from kshipra.errors import DoesNotFit, KshipraError
 from kshipra.limits import OWN, Limits, check_plan
 from kshipra.memory import Estimate
 from kshipra.modes import mode_named
@@ -318,8 +318,8 @@ class LocalBackend:
             try:
                 self._loaded = (choice, self._load(run))
             except Exception as error:
-                stopped = isinstance(error, Stopped)
-                self._model = before or (None if stopped else Failed(self._sentence(error)))
+                of_the_run = isinstance(error, (Stopped, DoesNotFit))
+                self._model = before or (None if of_the_run else Failed(self._sentence(error)))
                 raise
         engine = self._loaded[1]
         self._model = engine.describe()
@@ -345,7 +345,8 @@ class LocalBackend:
                     next_one.tell(self._model)
 
         progress(f"Loading {run.choice.model}", None, None)
-        engine = load_choice(run.choice, progress=progress)
+        plan = run.plan if isinstance(run, LocalRun) else None
+        engine = load_choice(run.choice, work=work_of(plan) if plan else None, progress=progress)
         self._kept = KeptTexts(free_bytes(engine.device))
         return engine
 

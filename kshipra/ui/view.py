@@ -81,8 +81,8 @@ def kept_text(kept: Kept) -> str:
 
 
 def estimate_text(found: Estimate) -> str:
-    """What a plan takes of memory, against what is free."""
-    said = words.ESTIMATE["tooMuch" if not found.fits else "loaded" if found.is_loaded else "fits"]
+    """What a plan that fits takes of memory, against what is free."""
+    said = words.ESTIMATE["loaded" if found.is_loaded else "fits"]
     return said.format(
         model=found.spec.name,
         parameters=f"{show.digits(found.parameters / 1e6)} million",

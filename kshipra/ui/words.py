@@ -234,8 +234,6 @@ ESTIMATE = {
     "fits": "{model}: {parameters} weights in {dtype}. With these prompts it takes about {needed} of memory, "
     "and {free} are free. Run loads it once the runs before have ended.",
     "loaded": "{model} is loaded. These prompts take about {needed} of memory more, and {free} are free.",
-    "tooMuch": "{model} with these prompts takes about {needed} of memory, and {free} are free: use fewer "
-    "prompts, shorter ones or fewer new tokens.",
 }
 
 MOST = {"info": "of each prompt"}
