@@ -179,12 +179,20 @@ class LocalBackend:
         """Who waits for a first model only is no run's next; what it waits for, the load tells."""
         loads = isinstance(self._current, LocalRun) and not self._measures()
         ahead = 1 if self._current is not None and not loads else 0
+        there, others_load = self._model_in_use(), False
         for place, run in enumerate(self._waiting, start=ahead):
+            other = run.choice.model if run.choice.model != there else None
             if place:
-                run.tell(Queued(place))
+                run.tell(Queued(place, others_load, other, there if other and not others_load else None))
             elif loads:
                 first = Loading(f"Loading {self._current.choice.model}")
                 run.tell(self._model if isinstance(self._model, Loading) else first)
+            there, others_load = run.choice.model, others_load or other is not None
+
+    def _model_in_use(self) -> str | None:
+        if self._current is not None:
+            return self._current.choice.model
+        return self._loaded[0].model if self._loaded else None
 
     def _next(self) -> LocalRun | Live | None:
         """Who has the model next: a run in its turn, else all who share the live one."""
