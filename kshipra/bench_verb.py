@@ -25,6 +25,7 @@ from kshipra.cases import (
     references_of,
 )
 from kshipra.errors import InputError
+from kshipra.memory import Work
 from kshipra.modes import mode_named
 from kshipra.recipes import RECIPE_KEYS
 from kshipra.types import Request, plain
@@ -66,7 +67,8 @@ def bench(arguments: argparse.Namespace) -> int:
     workload's cases say different things."""
     cases = cases_of(arguments)
     _check_arguments(arguments, cases)
-    engines = engines_of(cases, load_engine)
+    work = _work(arguments, cases) if arguments.workload is None else None  # whose texts wait for a tokenizer
+    engines = engines_of(cases, lambda choice: load_engine(choice, work))
     reference = reference_of(engines, load_engine) if arguments.check else None
     workload = workload_named(arguments.workload) if arguments.workload is not None else None
     requests = _requests(arguments, workload, engines[cases[-1]])
@@ -98,6 +100,12 @@ def _check_arguments(arguments: argparse.Namespace, cases: Sequence[Case]) -> No
     unseen = [case.name for case in cases if mode_named(case.mode).implementation != "auto"]
     if arguments.profile and unseen:
         raise InputError(f"--profile sees Kshipra's own step only: leave {' and '.join(unseen)} out.")
+
+
+def _work(arguments: argparse.Namespace, cases: Sequence[Case]) -> Work:
+    """Of the synthetic rows, in the case that has most of them at once."""
+    rows = max(mode_named(case.mode).together(arguments.rows) for case in cases)
+    return Work(rows, arguments.prompt_tokens, arguments.prompt_tokens + arguments.new_tokens)
 
 
 def _requests(

@@ -43,7 +43,7 @@ def makes(monkeypatch) -> list[ModelChoice]:
 def use(monkeypatch, spoil: Spoil) -> list[ModelChoice]:
     made: list[ModelChoice] = []
 
-    def load_choice(choice: ModelChoice, *, progress) -> Engine:
+    def load_choice(choice: ModelChoice, **_) -> Engine:
         made.append(choice)
         return spoil(choice, tiny(choice))
 
