@@ -131,7 +131,8 @@ class LocalBackend:
     def unavailable(self) -> dict[str, str]:
         from kshipra.engine import decode
 
-        if decode.compiler():
+        has_cuda = any(each.name == "cuda" and each.unavailable is None for each in self.devices())
+        if has_cuda or decode.compiler():
             return {}
         return {recipe.key: decode.NO_COMPILER for recipe in RECIPES if recipe.execution == "compiled"}
 

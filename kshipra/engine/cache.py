@@ -50,6 +50,17 @@ class KVCache:
                 self._layers[layer] = (_grown(keys, self.columns, end), _grown(values, self.columns, end))
         return self._layers
 
+    def lies_in(self, layers: Sequence[tuple[Tensor, Tensor]]) -> bool:
+        """Whether these very tensors are its K and V."""
+        return bool(self._layers) and self._layers[0][0] is layers[0][0]
+
+    def move(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Copy what is stored into other K and V (B, G, capacity, D), and have them from now on."""
+        for new, old in zip(layers, self._layers, strict=True):
+            for mine, theirs in zip(new, old, strict=True):
+                mine[:, :, : self.columns] = theirs[:, :, : self.columns]
+        self._layers = list(layers)
+
     def advance(self, columns: int) -> None:
         """The pass is over: what every layer appended is now stored."""
         self.columns += columns

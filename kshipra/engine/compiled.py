@@ -19,6 +19,7 @@ from torch.profiler import record_function
 
 from kshipra.engine import decode
 from kshipra.engine.cache import KVCache
+from kshipra.engine.captured import CapturedModel
 from kshipra.errors import InputError
 from kshipra.models.base import CausalLM, KeyValues, Linear
 from kshipra.models.gpt2 import GPT2
@@ -34,8 +35,10 @@ def unavailable(model: CausalLM) -> str | None:
     none."""
     if not isinstance(model, (GPT2, Llama)):
         return "only Kshipra's own GPT-2 and Llama are compiled, not the adapter over transformers"
+    if model.device.type == "cuda":
+        return None
     if model.device.type != "cpu":
-        return f"it is made for the CPU, and the model is on {model.device}"
+        return f"it is made for CPUs and for GPUs with CUDA, and the model is on {model.device}"
     if model.spec.dtype != "float32":
         return f"it computes in float32 and not in {model.spec.dtype}, though weights may be stored in less"
     return None if decode.compiler() else decode.NO_COMPILER
@@ -45,6 +48,13 @@ def require_compiled(model: CausalLM) -> None:
     """Raise InputError with the reason where `model` cannot run compiled here."""
     if reason := unavailable(model):
         raise InputError(f"Compiled execution is unavailable: {reason}; choose eager.")
+
+
+def compiled(model: CausalLM, *, progress: Progress = silent) -> CompiledModel | CapturedModel:
+    """`model`, which it takes over, with decode passes that are machine code, or on a GPU a CUDA graph.
+    Raises InputError with the reason where there can be neither."""
+    require_compiled(model)
+    return CapturedModel(model) if model.device.type == "cuda" else CompiledModel(model, progress=progress)
 
 
 class CompiledModel:

@@ -17,8 +17,9 @@ from torch import nn
 
 from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
+from kshipra.engine.captured import CapturedModel
 from kshipra.engine.check import check_adapter
-from kshipra.engine.compiled import CompiledModel
+from kshipra.engine.compiled import CompiledModel, compiled
 from kshipra.engine.devices import free_bytes, pick_device, pick_dtype
 from kshipra.engine.drafts import check_draft
 from kshipra.engine.job import Chooser, Job, Observer, nobody
@@ -163,6 +164,9 @@ class Engine:
 
         def events() -> Iterator[StepEvent]:
             self._warm_up(chosen)
+            if isinstance(self.model, CapturedModel):
+                work = work_of_requests(requests, chosen.together(len(requests), batching.rows))
+                self.model.prepare(work.rows, min(work.columns, self.model.spec.context or work.columns))
             job = Job(
                 self.model,
                 self.tokenizer,
@@ -204,7 +208,7 @@ class Engine:
     @property
     def compile_s(self) -> float | None:
         """What compiling its decode step took, 0.0 where that was on disk; None where it is not compiled."""
-        return self.model.compile_s if isinstance(self.model, CompiledModel) else None
+        return self.model.compile_s if isinstance(self.model, (CompiledModel, CapturedModel)) else None
 
     def describe(self) -> Ready:
         """What is loaded, for people: shape, device, threads, and what weights and cache take."""
@@ -289,7 +293,7 @@ def load(
         ),
     )
     if execution == "compiled":
-        model = CompiledModel(model, progress=progress)
+        model = compiled(model, progress=progress)
     guesses = None
     if draft is not None:
         guesses = load(

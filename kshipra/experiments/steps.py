@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kshipra.engine.cache import KVCache
+from kshipra.engine.captured import record
 from kshipra.errors import InputError, KshipraError
 from kshipra.models.base import CausalLM
 
@@ -90,18 +91,10 @@ def graph_way(model: CausalLM, cache: KVCache) -> Way:
         raise InputError(f"No CUDA here: CUDA graphs need it, and the model is on {device}.")
     cache.reserve(1)  # memory that is allocated while recording would belong to the graph
     forward = decode_way(model, cache).logits
-    aside = torch.cuda.Stream(device)
-    aside.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(aside):  # libraries must have set themselves up before recording starts
-        for _ in range(3):
-            forward()
-    torch.cuda.current_stream(device).wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        logits = forward()
+    replay, logits = record(forward)
 
     def again() -> Tensor:
-        graph.replay()
+        replay()
         return logits
 
     return Way(again)
