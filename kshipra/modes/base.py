@@ -25,7 +25,7 @@ class Mode:
     `implementation` of its own drives that kind of model past `job.step`; one that `drafts` needs an engine
     with a second model that guesses.
     `caches`: it keeps keys and values, so that those of earlier prompts can be reused. `guesses`: it checks
-    guesses of several tokens.
+    guesses of several tokens. `elsewhere`: its passes are those of another machine.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Mode:
     drafts: bool = False
     caches: bool = True
     guesses: bool = False
+    elsewhere: bool = False
 
     @property
     def batches(self) -> bool:
