@@ -12,9 +12,9 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -174,6 +174,7 @@ class Asking:
         except BaseException as error:
             self._told.put(error)
         finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
     async def _ask_all(self) -> None:
@@ -189,8 +190,9 @@ class Asking:
 
             async def one(row: int, path: str, body: dict[str, Any]) -> None:
                 async with places, client.stream("POST", f"{address}/{path}", json=body, **options) as answer:
-                    async for piece in _pieces(row, answer, self._target):
-                        self._told.put(_at(piece, time.perf_counter() - began_s))
+                    async with aclosing(_pieces(row, answer, self._target)) as pieces:
+                        async for piece in pieces:
+                            self._told.put(replace(piece, at_s=time.perf_counter() - began_s))
 
             tasks = [
                 asyncio.ensure_future(self._in_words(one(row, *question)))
@@ -210,11 +212,7 @@ class Asking:
             raise sentence_of(error, self._target) from None  # it may hold headers, and the key in them
 
 
-def _at(piece: Piece, at_s: float) -> Piece:
-    return Piece(piece.row, at_s, piece.text, piece.tokens, piece.finish_reason)
-
-
-async def _pieces(row: int, answer: httpx.Response, target: Target) -> Any:
+async def _pieces(row: int, answer: httpx.Response, target: Target) -> AsyncIterator[Piece]:
     """What comes in, at 0 s. Raises ServerError for an answer that is none, and one that breaks off."""
     if answer.status_code != 200:
         raise refused(answer.status_code, (await answer.aread())[:2_000], target)
