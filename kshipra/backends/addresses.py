@@ -20,6 +20,7 @@ from kshipra.errors import InputError, ServerError
 from kshipra.types import Server
 
 URL, MODEL, KEY, ALLOW = (f"KSHIPRA_SERVER_{name}" for name in ("URL", "MODEL", "KEY", "ALLOW"))
+NONE_LISTED = "this page has no server on its list"
 PORTS = {"http": 80, "https": 443}
 MOST_CHARS = 500
 

@@ -15,17 +15,19 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from httpx_sse import EventSource, SSEError
 
-from kshipra.backends.addresses import Target
+from kshipra.backends.addresses import Target, target_of
 from kshipra.backends.refusals import refused, sentence_of
 from kshipra.errors import ServerError
 from kshipra.modes import server as mode
-from kshipra.text import Tokenizer
-from kshipra.types import UNBOUNDED, Batching, FinishReason, NewToken, Request, StepEvent
+from kshipra.types import UNBOUNDED, Batching, FinishReason, NewToken, Request, Server, Started, StepEvent
+
+if TYPE_CHECKING:
+    from kshipra.engine.runner import Engine
 
 CONNECT_S = 10.0
 SILENT_S = 120.0  # until a first piece comes, or another: a long prompt on a busy server takes long
@@ -49,15 +51,25 @@ class Piece:
     finish_reason: FinishReason | None = None
 
 
-class ServerEngine:
-    """To a run what an Engine is. `tokenizer` writes prompts that are given as ids, and counts where the
-    server does not, if it is that of the server's model (`counts`)."""
+def server_engine(
+    server: Server, here: Engine, *, model: str, chat: bool = False, public: bool = False
+) -> ServerEngine:
+    """The engine that asks `server`; `here` is that of the model named `model` in this process. Raises
+    InputError for a server that is not to be asked."""
+    target = target_of(server, public=public)
+    last_parts = {name.rpartition("/")[2].lower() for name in (target.model, model)}
+    return ServerEngine(target, here, chat=chat, counts=len(last_parts) == 1)
 
-    def __init__(
-        self, target: Target, tokenizer: Tokenizer, *, chat: bool = False, counts: bool = False
-    ) -> None:
-        self.target, self.tokenizer, self.chat, self.counts = target, tokenizer, chat, counts
-        self.compile_s = None
+
+class ServerEngine:
+    """To a run what an Engine is. The tokenizer of `here` writes prompts that are given as ids, and counts
+    where the server does not, if it is that of the server's model (`counts`)."""
+
+    def __init__(self, target: Target, here: Engine, *, chat: bool = False, counts: bool = False) -> None:
+        self.target, self.here, self.chat, self.counts = target, here, chat, counts
+
+    def started(self, recipe: str, requests: tuple[Request, ...]) -> Started:
+        return Started(recipe, requests, server_model=self.target.model)
 
     def check(self, requests: Sequence[Request], *_: Any) -> None:
         mode.check(requests)
@@ -85,7 +97,7 @@ class ServerEngine:
                 texts[row] = before + piece.text
                 tokens = piece.tokens
                 if piece.finish_reason and tokens is None and self.counts:
-                    tokens = len(self.tokenizer.encode(texts[row], add_special_tokens=False))
+                    tokens = len(self.here.tokenizer.encode(texts[row], add_special_tokens=False))
                 new = None if tokens is None else tokens - counted.get(row, 0)
                 counted[row] = counted.get(row, 0) + (new or 0)
                 token = NewToken(row, None, piece.text, piece.finish_reason, count=new)
@@ -97,7 +109,7 @@ class ServerEngine:
     def _question(self, request: Request) -> tuple[str, dict[str, Any]]:
         """The path and the body that ask for one row. Only what is in every server's interface: so a row may
         end before its length."""
-        text = request.prompt or self.tokenizer.decode(request.prompt_ids)
+        text = request.prompt or self.here.tokenizer.decode(request.prompt_ids)
         params = request.params
         body: dict[str, Any] = {
             "model": self.target.model,
@@ -189,10 +201,14 @@ class Asking:
             began_s = time.perf_counter()
 
             async def one(row: int, path: str, body: dict[str, Any]) -> None:
-                async with places, client.stream("POST", f"{address}/{path}", json=body, **options) as answer:
-                    async with aclosing(_pieces(row, answer, self._target)) as pieces:
-                        async for piece in pieces:
-                            self._told.put(replace(piece, at_s=time.perf_counter() - began_s))
+                question = client.stream("POST", f"{address}/{path}", json=body, **options)
+                async with (
+                    places,
+                    question as answer,
+                    aclosing(_pieces(row, answer, self._target)) as pieces,
+                ):
+                    async for piece in pieces:
+                        self._told.put(replace(piece, at_s=time.perf_counter() - began_s))
 
             tasks = [
                 asyncio.ensure_future(self._in_words(one(row, *question)))

@@ -29,7 +29,10 @@ class Outlook:
         free = free_bytes(pick_device(plan.choice.device))
         modes = [mode_named(recipe_named(key).mode) for key in plan.recipes]
         count = len(plan.prompts)
-        rows = max(mode.together(count, plan.rows if mode.batches else None) for mode in modes)
+        here = [
+            mode.together(count, plan.rows if mode.batches else None) for mode in modes if not mode.elsewhere
+        ]
+        rows = max(here, default=0)
         if engine is not None:
             needed = [engine, engine.draft] if plan.choice.draft is not None and engine.draft else [engine]
             return estimate([each.model.spec for each in needed], plan, rows, free, is_loaded=True)

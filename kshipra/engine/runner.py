@@ -42,6 +42,7 @@ from kshipra.types import (
     Request,
     RunResult,
     SamplingParams,
+    Started,
     StepEvent,
     silent,
 )
@@ -194,6 +195,15 @@ class Engine:
             raise InputError(f"{mode.label} needs an engine with a second model: load it with draft=NAME.")
         rows = mode.together(len(requests), batching.rows)
         check_run_fits(self.model.spec, requests, rows, free_bytes(self.device))
+
+    def started(self, recipe: str, requests: tuple[Request, ...]) -> Started:
+        """What is told as a recipe begins on this engine."""
+        return Started(recipe, requests, self.model.spec, self.compile_s)
+
+    @property
+    def here(self) -> Engine:
+        """What an engine that is elsewhere has one of in this process."""
+        return self
 
     @property
     def compile_s(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
 from model_folders import is_one_sentence
@@ -20,6 +21,7 @@ from kshipra.text import Tokenizer
 from kshipra.types import Batching, Request, SamplingParams, Server
 
 KEY = "sk-secret-1234"
+HERE = SimpleNamespace(tokenizer=Tokenizer(Letters()))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def requests_of(*prompts: str, **params) -> list[Request]:
 def engine_of(server, **options) -> ServerEngine:
     server.asked.clear()
     server.hung_up.clear()
-    return ServerEngine(Target(f"{server.address}/v1", "tiny", KEY), Tokenizer(Letters()), **options)
+    return ServerEngine(Target(f"{server.address}/v1", "tiny", KEY), HERE, **options)
 
 
 def result_of(server, *prompts: str, **options):
@@ -111,6 +113,8 @@ def test_what_is_asked_is_the_interface_and_no_more(server):
         "model": "tiny", "prompt": "Hi", "max_tokens": 5, "temperature": 0.5, "top_p": 0.9, "seed": 7,
         "stop": ["\n"], "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
+    list(engine_of(server).run([Request(0, "", (0, 1, 2), SamplingParams())]))
+    assert server.asked[0][2]["prompt"] == "abc"  # what these ids say
     server.streams(event({"choices": [{"delta": {"content": "yes"}}]}), ended("stop"), usage(1), DONE)
     (row,) = result_of(server, "Hi", chat=True).rows
     assert row.text == "yes"
@@ -168,10 +172,10 @@ def test_silence_and_closed_ports_have_their_sentences(server, monkeypatch):
         free.bind(("127.0.0.1", 0))
         nobody = Target(f"http://127.0.0.1:{free.getsockname()[1]}/v1", "tiny")
         with pytest.raises(ServerError, match="refuses the connection"):
-            list(ServerEngine(nobody, Tokenizer(Letters())).run(requests_of("a")))
+            list(ServerEngine(nobody, HERE).run(requests_of("a")))
     spoken = Target(f"{server.address.replace('http:', 'https:')}/v1", "tiny")
     with pytest.raises(ServerError, match="does not speak https"):
-        list(ServerEngine(spoken, Tokenizer(Letters())).run(requests_of("a")))
+        list(ServerEngine(spoken, HERE).run(requests_of("a")))
 
 
 @pytest.mark.parametrize("before", [[], [said("a")]])
@@ -210,7 +214,7 @@ def test_strangers_reach_listed_addresses_only_and_none_inside(server, monkeypat
     assert target_of(Server("https://API.example/v1", "m"), public=True).public
     with pytest.raises(InputError, match="its own list"):
         target_of(Server("https://api.example:444", "m"), public=True)
-    inside = ServerEngine(target_of(Server(server.address, "m"), public=True), Tokenizer(Letters()))
+    inside = ServerEngine(target_of(Server(server.address, "m"), public=True), HERE)
     server.asked.clear()
     with pytest.raises(ServerError, match="private network") as caught:
         list(inside.run(requests_of("a")))
@@ -242,7 +246,7 @@ def test_the_connection_goes_to_the_number_that_was_checked(server, monkeypatch)
     server.asked.clear()
     server.streams(said("hello"), ended(), usage(1), DONE)
     requests = requests_of("a")
-    result = metrics.fold("server", requests, ServerEngine(target, Tokenizer(Letters())).run(requests))
+    result = metrics.fold("server", requests, ServerEngine(target, HERE).run(requests))
     assert result.rows[0].text == "hello"
     assert server.asked[0][1]["Host"] == f"model.example:{port}"
     assert looked_up[0] == "model.example"
