@@ -59,8 +59,8 @@ def test_tokens_are_those_that_the_server_counts_and_pieces_are_not(server):
     assert (row.text, row.new_tokens, row.finish_reason) == ("Hello there, you", 7, "length")
     assert row.token_ids == ()
     assert result.new_tokens == 7
-    assert result.decode_tok_per_s == pytest.approx(6 / result.steps[-1].at_s, rel=0.5)
-    assert 0.04 < result.largest_gap_s < 0.5
+    assert result.decode_tok_per_s == pytest.approx(6 / (result.wall_s - result.ttft_s))
+    assert result.largest_gap_s > 0.04
     assert result.step_latency_s.p50 == result.largest_gap_s  # the one gap between two pieces
     unknown = ("forward_passes", "kv_bytes", "kv_held_bytes", "peak_extra_bytes", "pad_tokens", "prefill_s")
     assert [getattr(result, name) for name in unknown] == [None] * 6
