@@ -17,6 +17,7 @@ KEY = "sk-secret-9012"
 def test_a_server_is_picked_told_where_it_is_and_shown_like_the_others(open_page):
     backend = FakeBackend(pace=0.1)
     page = open_page(backend)
+    page.wait_for_function("window.Plotly")
     assert not page.locator("#server-part").is_visible()
     page.check("#recipes label:has-text('Server') input")
     page.wait_for_selector("#server-part", state="visible")
@@ -27,6 +28,9 @@ def test_a_server_is_picked_told_where_it_is_and_shown_like_the_others(open_page
         page.uncheck(f"#recipes label:has-text('{way}') input")
     columns(page, "kv_cache", "server")
     finish(page)
+    page.wait_for_selector(
+        "#chart-memory .js-plotly-plot, #chart-memory .k-plot .plot-container", state="attached"
+    )
     asked = backend.runs[-1].plan.server
     assert (asked.address, asked.model, asked.key) == ("http://127.0.0.1:8000", "tiny", KEY)
     shown = figures(page, "server")
@@ -34,6 +38,9 @@ def test_a_server_is_picked_told_where_it_is_and_shown_like_the_others(open_page
     assert [shown[name] for name in ("passes", "KV cache", "peak extra")] == ["–"] * 3
     assert "–" not in (shown["tok/s"], shown["TTFT"], shown["step p50"])
     assert "2 of 1" in page.inner_text("#column-server [data-row='1']")
+
+    drawn = page.evaluate("document.querySelector('#chart-memory .k-plot').data.map(({ y }) => y)")
+    assert {amount for y in drawn[4:] for amount in y} == {None}  # of the second way nothing is known, not 0
 
     page.click("#tab-race")
     lane = page.locator(".k-lane[data-way=server]")
