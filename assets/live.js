@@ -12,9 +12,9 @@ const said = new Map(); // messages that may still be refused
 
 // What is wanted goes out one after another, each when the one before has been taken, and again where it got lost.
 const outbox = [];
-let [wishes, askedAt] = [0, 0];
+let [wishes, askedAt, gone] = [0, 0, false];
 const ask = () => {
-  if (taken < 0 || !outbox.length) return; // the server does not know this tab yet
+  if (gone || taken < 0 || !outbox.length) return; // the server does not know this tab yet, or any more
   askedAt = Date.now();
   trigger("act", outbox[0]);
 };
@@ -31,11 +31,18 @@ const say = (text) => {
   status.classList.toggle("k-refused", Boolean(text));
   setText(status, text);
 };
+const setGone = (is) => {
+  gone = is;
+  for (const button of form.querySelectorAll("button")) button.disabled = is;
+};
 const lose = () => {
+  setGone(true);
   turns.breakOff();
   say(words.lost);
 };
-const connection = watchServer({ waits: () => outbox.length > 0 || turns.isWaiting(), holds: () => !turns.isEmpty(), lose });
+const connection = watchServer({
+  waits: () => !gone && (outbox.length > 0 || turns.isWaiting()), holds: () => !turns.isEmpty(), lose,
+});
 
 // What a visitor fills in
 
@@ -57,7 +64,7 @@ const numberOf = (label) => label.lastElementChild.value === "" ? null : Number(
 
 const send = () => {
   const text = field.value;
-  if (!text.trim()) return field.focus();
+  if (gone || !text.trim()) return field.focus();
   say("");
   said.set(number, text);
   turns.say(number, text);
@@ -126,6 +133,10 @@ const handlers = {
 };
 const read = (value) => {
   if (!value) return;
+  if (gone) { // it was only slow
+    setGone(false);
+    say("");
+  }
   connection.heard();
   if (firstLine === null || !value.startsWith(firstLine)) [firstLine, offset] = [value.slice(0, value.indexOf("\n") + 1), 0];
   const [isFirst, lines] = [taken < 0, value.slice(offset).split("\n")];

@@ -17,6 +17,7 @@ from kshipra.bars import ERRORS, counting_bar, load_engine
 from kshipra.cases import COMBINED, MODE_NAMES, check_draft
 from kshipra.errors import KshipraError
 from kshipra.experiments import command
+from kshipra.memory import work_of_texts
 from kshipra.models import catalogue
 from kshipra.modes import mode_named
 from kshipra.types import ModelChoice, RunResult, SamplingParams
@@ -85,7 +86,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def generate(arguments: argparse.Namespace) -> None:
     prompts = tuple(arguments.prompts)
     limits.check_prompts(prompts)
-    check_draft(arguments.draft, [mode_named(arguments.mode)])
+    mode = mode_named(arguments.mode)
+    check_draft(arguments.draft, [mode])
     params = SamplingParams(
         arguments.max_new_tokens,
         temperature=arguments.temperature,
@@ -96,7 +98,9 @@ def generate(arguments: argparse.Namespace) -> None:
         stop=tuple(arguments.stop),
     )
     options = ("model", "device", "dtype", "weights", "execution", "implementation", "draft")
-    engine = load_engine(ModelChoice(*(getattr(arguments, option) for option in options)))
+    choice = ModelChoice(*(getattr(arguments, option) for option in options))
+    work = work_of_texts(prompts, [params] * len(prompts), mode.together(len(prompts)))
+    engine = load_engine(choice, work)
     requests = engine.requests(prompts, params, chat=arguments.chat)
     events = []
     bar, task = counting_bar("Generating", len(prompts) * params.max_new_tokens)

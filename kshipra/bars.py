@@ -18,6 +18,7 @@ from kshipra.types import ModelChoice
 
 if TYPE_CHECKING:
     from kshipra.engine.runner import Engine
+    from kshipra.memory import Work
 
 ERRORS = Console(stderr=True)
 WIDE_COLUMNS = 140  # of what goes into a file or a pipe
@@ -29,8 +30,8 @@ def screen() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=WIDE_COLUMNS)
 
 
-def load_engine(choice: ModelChoice) -> Engine:
-    """The engine of `choice`, with a bar while something is fetched."""
+def load_engine(choice: ModelChoice, work: Work | None = None) -> Engine:
+    """The engine of `choice` for `work`, with a bar while something is fetched."""
     from kshipra.engine.runner import load_choice
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
@@ -40,7 +41,7 @@ def load_engine(choice: ModelChoice) -> Engine:
         def progress(what: str, done: int | None, total: int | None) -> None:
             bar.update(task, description=what, completed=done or 0, total=total)
 
-        return load_choice(choice, progress=progress)
+        return load_choice(choice, work=work, progress=progress)
 
 
 def counting_bar(what: str, total: int | None = None) -> tuple[Progress, int]:

@@ -25,6 +25,7 @@ from kshipra.cases import (
     references_of,
 )
 from kshipra.errors import InputError
+from kshipra.memory import Work
 from kshipra.modes import mode_named
 from kshipra.recipes import RECIPE_KEYS
 from kshipra.types import Request, Server, plain
@@ -67,7 +68,8 @@ def bench(arguments: argparse.Namespace) -> int:
     workload's cases say different things."""
     cases = cases_of(arguments)
     _check_arguments(arguments, cases)
-    engines = engines_of(cases, load_engine, _ask)
+    work = _work(arguments, cases) if arguments.workload is None else None  # whose texts wait for a tokenizer
+    engines = engines_of(cases, lambda choice: load_engine(choice, work), _ask)
     reference = reference_of(engines, load_engine) if arguments.check else None
     workload = workload_named(arguments.workload) if arguments.workload is not None else None
     requests = _requests(arguments, workload, engines[cases[-1]].here)
@@ -109,6 +111,12 @@ def _ask(here: Engine, model: str) -> ServerEngine:
     from kshipra.backends.openai import server_engine
 
     return server_engine(Server(), here, model=model)
+
+
+def _work(arguments: argparse.Namespace, cases: Sequence[Case]) -> Work:
+    """Of the synthetic rows, in the case that has most of them at once."""
+    rows = max(mode_named(case.mode).together(arguments.rows) for case in cases)
+    return Work(rows, arguments.prompt_tokens, arguments.prompt_tokens + arguments.new_tokens)
 
 
 def _requests(

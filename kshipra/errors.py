@@ -15,6 +15,10 @@ class InputError(KshipraError):
     """A prompt, a parameter or a choice that is out of its range."""
 
 
+class DoesNotFit(InputError):
+    """A run that needs more memory than there is, on a model that alone would fit."""
+
+
 class ModelError(KshipraError):
     """A model that cannot be found, fetched or run."""
 

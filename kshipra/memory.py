@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kshipra.costs import kv_bytes_per_token
-from kshipra.errors import InputError, ModelError
-from kshipra.types import ModelSpec, Plan, Request
+from kshipra.errors import DoesNotFit, ModelError
+from kshipra.types import ModelSpec, Request, SamplingParams
 
 MARGIN = 1.25  # of what is counted, for what is not: the allocator's rounding, buffers of the libraries
 GROWTH = 2  # a cache that grows holds the old tensors and the new ones for a moment
@@ -36,14 +36,54 @@ def check_weights_fit(label: str, parameters: int, dtype_bytes: int, free_bytes:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What a plan needs, before its model is there. `free_bytes` are those beside what is loaded now."""
+class Work:
+    """What a run has in memory beside the weights: at most `rows` prompts at once, the longest of them in
+    tokens, and the most columns of keys and values that one of them may come to."""
 
-    spec: ModelSpec
-    parameters: int  # with those of a model that guesses for it
-    is_loaded: bool  # its weights are in memory already
-    run_bytes: int
+    rows: int
+    prompt_tokens: int
+    columns: int
+
+    def bytes_on(self, spec: ModelSpec) -> int:
+        """Keys and values of all columns, and the activations of the longest prompt."""
+        prompt = min(self.prompt_tokens, spec.context or self.prompt_tokens)
+        columns = min(self.columns, spec.context or self.columns)
+        keys_values = GROWTH * self.rows * columns * kv_bytes_per_token(spec)
+        activations = VECTORS * self.rows * prompt * spec.width * spec.dtype_bytes
+        return int(MARGIN * (keys_values + activations))
+
+
+def work_of_requests(requests: Sequence[Request], rows: int) -> Work:
+    """Of `requests`, `rows` of them at once."""
+    columns = max(len(request.prompt_ids) + request.params.max_new_tokens for request in requests)
+    return Work(rows, max(len(request.prompt_ids) for request in requests), columns)
+
+
+def work_of_texts(prompts: Sequence[str], each: Sequence[SamplingParams], rows: int) -> Work:
+    """The same before there is a tokenizer: tokens are not counted, but follow from the texts' lengths."""
+    lengths = [-(-len(prompt.encode(errors="surrogatepass")) // TOKEN_BYTES) for prompt in prompts]
+    columns = max(length + params.max_new_tokens for length, params in zip(lengths, each, strict=True))
+    return Work(rows, max(lengths), columns)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What `work` needs on a model of the first of `specs`, and on one of the second, if any, that guesses
+    for it. `free_bytes` are those beside what is loaded now. The page shows it; who loads or runs asks
+    the same `check`."""
+
+    specs: tuple[ModelSpec, ...]
+    work: Work
     free_bytes: int
+    is_loaded: bool  # the weights are in memory already
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self.specs[0]
+
+    @property
+    def parameters(self) -> int:
+        return sum(spec.parameters for spec in self.specs)
 
     @property
     def weight_bytes(self) -> int:
@@ -51,45 +91,31 @@ class Estimate:
         return 0 if self.is_loaded else int(MARGIN * self.parameters * self.spec.dtype_bytes)
 
     @property
+    def run_bytes(self) -> int:
+        return sum(self.work.bytes_on(spec) for spec in self.specs)
+
+    @property
     def needed_bytes(self) -> int:
         return self.weight_bytes + self.run_bytes
 
-    @property
-    def fits(self) -> bool:
-        return self.needed_bytes <= self.free_bytes
+    def check(self) -> None:
+        """Raise ModelError where the weights that are yet to come do not fit, and DoesNotFit where the run
+        does not fit beside them."""
+        if not self.is_loaded:
+            names = " with ".join(spec.name for spec in self.specs)
+            check_weights_fit(names, self.parameters, self.spec.dtype_bytes, self.free_bytes)
+        if self.needed_bytes > self.free_bytes:
+            raise DoesNotFit(self._refusal())
 
-
-def estimate(
-    specs: Sequence[ModelSpec], plan: Plan, rows: int, free_bytes: int, *, is_loaded: bool
-) -> Estimate:
-    """Of `plan`, `rows` of its prompts at once, on a model of the first of `specs`, and one of the second, if
-    any, that guesses for it. They need not be there: so tokens are not counted, but follow from length."""
-    prompts = [-(-len(prompt.encode()) // TOKEN_BYTES) for prompt in plan.prompts]
-    columns = max(length + each.max_new_tokens for length, each in zip(prompts, plan.each, strict=True))
-    needed = sum(_run_bytes(spec, rows, max(prompts), columns) for spec in specs)
-    return Estimate(specs[0], sum(spec.parameters for spec in specs), is_loaded, needed, free_bytes)
-
-
-def run_bytes(spec: ModelSpec, requests: Sequence[Request], rows: int) -> int:
-    """Most bytes that `requests` take beside the weights with `rows` of them at once: keys and values of as
-    many columns as the longest may come to, and the activations of the longest prompt."""
-    columns = max(len(request.prompt_ids) + request.params.max_new_tokens for request in requests)
-    return _run_bytes(spec, rows, max(len(request.prompt_ids) for request in requests), columns)
-
-
-def _run_bytes(spec: ModelSpec, rows: int, prompt: int, columns: int) -> int:
-    prompt = min(prompt, spec.context or prompt)
-    keys_values = GROWTH * rows * min(columns, spec.context or columns) * kv_bytes_per_token(spec)
-    activations = VECTORS * rows * prompt * spec.width * spec.dtype_bytes
-    return int(MARGIN * (keys_values + activations))
-
-
-def check_run_fits(spec: ModelSpec, requests: Sequence[Request], rows: int, free_bytes: int) -> None:
-    """Raise InputError unless `requests`, `rows` of them at once, fit into `free_bytes` beside the
-    weights."""
-    needed = run_bytes(spec, requests, rows)
-    if needed > free_bytes:
-        raise InputError(
-            f"{rows} prompt{'s' if rows > 1 else ''} at once with all new tokens may need {gib(needed)} of "
-            f"memory, and {gib(free_bytes)} are free: use fewer prompts, shorter ones or fewer new tokens."
+    def _refusal(self) -> str:
+        rows, several = self.work.rows, self.work.rows > 1
+        weights = "" if self.is_loaded else f" and the weights of {self.spec.name}"
+        lower = (
+            "lower Max new tokens or Rows at once, or use fewer or shorter prompts"
+            if several
+            else "lower Max new tokens, or shorten the longest prompt"
+        )
+        return (
+            f"{rows} prompt{'s' * several} at once with all new tokens{weights} may need "
+            f"{gib(self.needed_bytes)} of memory, and {gib(self.free_bytes)} are free: {lower}."
         )

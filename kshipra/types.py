@@ -368,7 +368,12 @@ class Kept:
 
 @dataclass(frozen=True)
 class Queued:
-    place: int  # runs that go before this one
+    """`place`: runs that go before this one, and with `others_load` one of them has another model loaded."""
+
+    place: int
+    others_load: bool = False
+    loads: str | None = None  # the model that is loaded for this one then; None: it is there
+    instead_of: str | None = None  # the one that makes way for it, where that is in use now
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def makes(monkeypatch) -> list[ModelChoice]:
 def use(monkeypatch, spoil: Spoil) -> list[ModelChoice]:
     made: list[ModelChoice] = []
 
-    def load_choice(choice: ModelChoice, *, progress) -> Engine:
+    def load_choice(choice: ModelChoice, **_) -> Engine:
         made.append(choice)
         return spoil(choice, tiny(choice))
 
@@ -356,7 +356,7 @@ def test_the_default_model_in_bfloat16_keeps_its_bounds_and_spoiled_does_not(cap
     """On one thread: two of them wait for each other in bfloat16 where cores are shared."""
     monkeypatch.setattr(machine, "threads", lambda: 1)
     start = tmp_path / "text.txt"
-    start.write_text(quality.TEXT.read_text()[:300])
+    start.write_text(quality.TEXT.read_text()[:1000])  # of 300 the ratio is 1.006 to 1.010, by chance
     monkeypatch.setattr(quality, "TEXT", start)
     monkeypatch.setattr(quality, "NEW_TOKENS", 8)
     engines: dict[str, Engine] = {}

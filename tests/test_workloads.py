@@ -42,7 +42,7 @@ def loaded(monkeypatch) -> list[ModelChoice]:
     """The choices that were loaded: all give the same model, in float64."""
     made: list[ModelChoice] = []
 
-    def load_choice(choice: ModelChoice, *, progress) -> Engine:
+    def load_choice(choice: ModelChoice, **_) -> Engine:
         made.append(choice)
         model = make_llama(max_position_embeddings=2048)
         return Engine(model, byte_level_tokenizer(), implementation=choice.implementation)

@@ -36,8 +36,9 @@ class Backend(Protocol):
         """What the backend has loaded, is loading or failed to load last; None before the first."""
 
     def estimate(self, plan: Plan) -> Estimate:
-        """What `plan` would need of memory, without loading or fetching its model. Raises KshipraError for
-        what `submit` or the load would refuse by name, config or size."""
+        """What `plan` would need of memory, without loading or fetching its model; what does not fit by its
+        `check` is refused before a load. Raises KshipraError for what `submit` or the load would refuse by
+        name or config."""
 
     def devices(self) -> tuple[DeviceChoice, ...]:
         """Every device that Kshipra knows, those that are missing with the reason."""

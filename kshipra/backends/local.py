@@ -19,9 +19,9 @@ from kshipra.backends import addresses
 from kshipra.backends.kept import Asked, KeptTexts, PlanTexts, asked_of
 from kshipra.backends.live import Live
 from kshipra.backends.lobby import Lobby
-from kshipra.backends.outlook import Outlook
+from kshipra.backends.outlook import Outlook, work_of
 from kshipra.backends.runlog import RunLog
-from kshipra.errors import KshipraError, ServerError
+from kshipra.errors import DoesNotFit, KshipraError, ServerError
 from kshipra.limits import OWN, Limits, check_plan
 from kshipra.memory import Estimate
 from kshipra.modes import mode_named
@@ -184,12 +184,20 @@ class LocalBackend:
         """Who waits for a first model only is no run's next; what it waits for, the load tells."""
         loads = isinstance(self._current, LocalRun) and not self._measures()
         ahead = 1 if self._current is not None and not loads else 0
+        there, others_load = self._model_in_use(), False
         for place, run in enumerate(self._waiting, start=ahead):
+            other = run.choice.model if run.choice.model != there else None
             if place:
-                run.tell(Queued(place))
+                run.tell(Queued(place, others_load, other, there if other and not others_load else None))
             elif loads:
                 first = Loading(f"Loading {self._current.choice.model}")
                 run.tell(self._model if isinstance(self._model, Loading) else first)
+            there, others_load = run.choice.model, others_load or other is not None
+
+    def _model_in_use(self) -> str | None:
+        if self._current is not None:
+            return self._current.choice.model
+        return self._loaded[0].model if self._loaded else None
 
     def _next(self) -> LocalRun | Live | None:
         """Who has the model next: a run in its turn, else all who share the live one."""
@@ -339,8 +347,8 @@ class LocalBackend:
             try:
                 self._loaded = (choice, self._load(run))
             except Exception as error:
-                stopped = isinstance(error, Stopped)
-                self._model = before or (None if stopped else Failed(self._sentence(error)))
+                of_the_run = isinstance(error, (Stopped, DoesNotFit))
+                self._model = before or (None if of_the_run else Failed(self._sentence(error)))
                 raise
         engine = self._loaded[1]
         self._model = engine.describe()
@@ -366,7 +374,8 @@ class LocalBackend:
                     next_one.tell(self._model)
 
         progress(f"Loading {run.choice.model}", None, None)
-        engine = load_choice(run.choice, progress=progress)
+        plan = run.plan if isinstance(run, LocalRun) else None
+        engine = load_choice(run.choice, work=work_of(plan) if plan else None, progress=progress)
         self._kept = KeptTexts(free_bytes(engine.device))
         return engine
 

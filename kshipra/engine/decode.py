@@ -11,10 +11,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from ctypes import POINTER, Structure, c_bool, c_float, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from kshipra import machine
 from kshipra.errors import InputError
@@ -25,6 +29,7 @@ SOURCES = Path(__file__).with_name("decode_step")
 COMPILE = ("-std=c++20", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-c")
 LINK = ("-shared", "-fopenmp")  # where -ffast-math would turn off denormal numbers for the whole process
 COMPILE_LIMIT_S = 300
+POLL_S = 0.2
 NO_COMPILER = "this machine has no C++ compiler (c++, g++ or clang++)"
 FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2}  # as products.h reads weights
 
@@ -104,8 +109,7 @@ def library(progress: Progress = silent) -> tuple[Any, bool]:
     missing = not path.exists()
     try:
         if missing:
-            progress("Compiling the decode step", None, None)
-            _compile(program, path)
+            _compile(program, path, progress)
         code = ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         complaints = str(getattr(error, "stderr", None) or error).splitlines()
@@ -122,7 +126,7 @@ def library(progress: Progress = silent) -> tuple[Any, bool]:
     return code, missing
 
 
-def _compile(program: str, path: Path) -> None:
+def _compile(program: str, path: Path, progress: Progress) -> None:
     """Write the library `path` whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="compiling-") as folder:
@@ -131,5 +135,26 @@ def _compile(program: str, path: Path) -> None:
             (program, *COMPILE, SOURCES / "step.cpp", "-o", part),
             (program, *LINK, part, "-o", made),
         ):
-            subprocess.run(command, capture_output=True, text=True, check=True, timeout=COMPILE_LIMIT_S)
+            _run(command, progress)
         made.replace(path)
+
+
+def _run(command: Sequence[Any], progress: Progress) -> None:
+    """Run a compiler to its end; where `progress` raises, because somebody stopped it, it ends with all that
+    it has started."""
+    end_s = time.monotonic() + COMPILE_LIMIT_S
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        try:
+            said = None
+            while said is None:
+                progress("Compiling the decode step", None, None)
+                with suppress(subprocess.TimeoutExpired):
+                    said = running.communicate(timeout=POLL_S)
+                if time.monotonic() > end_s:
+                    raise subprocess.TimeoutExpired(command, COMPILE_LIMIT_S)
+        finally:
+            if running.poll() is None:
+                for process in (*psutil.Process(running.pid).children(recursive=True), running):
+                    process.kill()
+    if running.returncode:
+        raise subprocess.CalledProcessError(running.returncode, command, *said)

@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any
 
 import torch
+from torch import nn
 
 from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
@@ -22,13 +23,15 @@ from kshipra.engine.devices import free_bytes, pick_device, pick_dtype
 from kshipra.engine.drafts import check_draft
 from kshipra.engine.job import Chooser, Job, Observer, nobody
 from kshipra.engine.layout import HONEST, Layout
+from kshipra.engine.pages import use_huge_pages
 from kshipra.engine.prefix import PrefixCache
 from kshipra.engine.sampling import next_ids
 from kshipra.errors import InputError
-from kshipra.memory import check_run_fits, check_weights_fit
+from kshipra.memory import Estimate, Work, check_weights_fit, work_of_requests
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import load_model, wrap_model
-from kshipra.models.weights import check_weights
+from kshipra.models.outlook import shape_of
+from kshipra.models.weights import check_weights, inner
 from kshipra.modes import kv_cache, mode_named
 from kshipra.modes.base import Mode
 from kshipra.text import Tokenizer
@@ -79,6 +82,8 @@ class Engine:
         self.model.eos_ids = frozenset(getattr(self.model, "eos_ids", ())) | self.tokenizer.eos_ids
         if isinstance(self.model, TransformersModel):
             check_adapter(self.model)
+        if isinstance(inner(self.model), nn.Module):
+            use_huge_pages(inner(self.model).parameters())
         self.device: torch.device = getattr(self.model, "device", torch.device("cpu"))
         self.dtype: torch.dtype = getattr(torch, self.model.spec.dtype)
         self._warm: set[str] = set()  # modes
@@ -194,7 +199,8 @@ class Engine:
         if mode.drafts and self.draft is None:
             raise InputError(f"{mode.label} needs an engine with a second model: load it with draft=NAME.")
         rows = mode.together(len(requests), batching.rows)
-        check_run_fits(self.model.spec, requests, rows, free_bytes(self.device))
+        work, free = work_of_requests(requests, rows), free_bytes(self.device)
+        Estimate((self.model.spec,), work, free, is_loaded=True).check()
 
     def started(self, recipe: str, requests: tuple[Request, ...]) -> Started:
         """What is told as a recipe begins on this engine."""
@@ -262,10 +268,13 @@ def load(
     execution: str = "eager",
     implementation: str = "auto",
     draft: str | None = None,
+    work: Work | None = None,
     progress: Progress = silent,
 ) -> Engine:
     """An engine for a catalogue name, a Hub id, a folder or a .gguf file, on all cores that this process may
     use. `draft` names a smaller model with the same token ids, loaded in the same way, that guesses for it.
+    Where both do not fit in memory beside the `work` that they are loaded for, no weight of them is
+    fetched.
 
     `progress(what, done_bytes, total_bytes)` is called while something is fetched. Raises KshipraError with
     one sentence for whatever cannot be loaded.
@@ -274,6 +283,9 @@ def load(
     if execution not in EXECUTIONS:
         raise InputError(f"execution must be one of {', '.join(EXECUTIONS)}, not {execution!r:.40}.")
     picked, computed = pick_device(device), pick_dtype(dtype)
+    if work is not None:
+        specs = tuple(shape_of(each, computed) for each in (name, draft) if each is not None)
+        Estimate(specs, work, free_bytes(picked), is_loaded=False).check()
     torch.set_num_threads(machine.threads())
     model, tokenizer = load_model(
         name,
@@ -302,7 +314,7 @@ def load(
     return Engine(model, tokenizer, draft=guesses)
 
 
-def load_choice(choice: ModelChoice, *, progress: Progress = silent) -> Engine:
+def load_choice(choice: ModelChoice, *, work: Work | None = None, progress: Progress = silent) -> Engine:
     """The engine of a ModelChoice, as `load` makes it."""
     options = dataclasses.asdict(choice)
-    return load(options.pop("model"), **options, progress=progress)
+    return load(options.pop("model"), **options, work=work, progress=progress)

@@ -48,8 +48,8 @@ class CausalLM(Protocol):
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, layer: int, mask: Tensor | None, cache: KeyValues | None
 ) -> Tensor:
-    """Append k, v (B, G, T, D) to the cache and attend over all that is stored: q (B, H, T, D) to (B, T, H *
-    D).
+    """Append k, v (B, G, T, D) to the cache and attend over all that is stored: q (B, H, T, D) to (B * T,
+    H * D).
 
     Queries and keys come in already rotated, so the order is rotate, append, attend, here and nowhere else.
     """
@@ -61,16 +61,16 @@ def attend(
         # The heads that share keys become the queries of one head: the same sums without repeating K and V.
         q = q.reshape(rows, groups, heads // groups, size)  # (B, G, H/G, D)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return out.reshape(rows, 1, heads * size)  # (B, 1, H * D)
+        return out.reshape(rows, heads * size)
     causal = mask is None and columns > 1
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=groups < heads
     )  # (B, H, T, D)
-    return out.transpose(1, 2).reshape(rows, columns, heads * size)  # (B, T, H * D)
+    return out.transpose(1, 2).reshape(rows * columns, heads * size)
 
 
 class Linear(nn.Module):
-    """x @ weight + bias with the weight stored (inputs, outputs).
+    """x (R, inputs) @ weight + bias with the weight stored (inputs, outputs).
 
     One-row products read such a weight 5 to 25 % faster on a CPU than the (outputs, inputs) of nn.Linear.
     """
@@ -81,6 +81,4 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.empty(outputs), requires_grad=False) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, x.shape[-1])
-        out = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
-        return out.view(*x.shape[:-1], -1)
+        return x @ self.weight if self.bias is None else torch.addmm(self.bias, x, self.weight)

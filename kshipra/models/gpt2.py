@@ -24,13 +24,15 @@ class Block(nn.Module):
         self.mlp_in = Linear(spec.width, inner)
         self.mlp_out = Linear(inner, spec.width)
 
-    def forward(self, x: Tensor, layer: int, mask: Tensor | None, cache: KeyValues | None) -> Tensor:
-        rows, columns, _ = x.shape
-        qkv = self.qkv(self.attention_norm(x)).view(rows, columns, 3, self.heads, self.head_size)
+    def forward(
+        self, x: Tensor, rows: int, layer: int, mask: Tensor | None, cache: KeyValues | None
+    ) -> Tensor:
+        """x (R, W), the R = B * T columns of all `rows` one after another, to the next layer's."""
+        qkv = self.qkv(self.attention_norm(x)).view(rows, -1, 3, self.heads, self.head_size)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # 3 x (B, H, T, D)
-        x = x + self.attention_out(attend(q, k, v, layer=layer, mask=mask, cache=cache))  # (B, T, W)
+        x = x + self.attention_out(attend(q, k, v, layer=layer, mask=mask, cache=cache))  # (R, W)
         inner = self.mlp_in(self.mlp_norm(x))
-        return x + self.mlp_out(torch.ops.aten.gelu_(inner, approximate="tanh"))  # (B, T, W)
+        return x + self.mlp_out(torch.ops.aten.gelu_(inner, approximate="tanh"))  # (R, W)
 
 
 class GPT2(nn.Module):
@@ -63,10 +65,10 @@ class GPT2(nn.Module):
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
     ) -> Tensor:
-        x = self.embed(ids, positions)  # (B, T, W)
+        x = self.embed(ids, positions).flatten(0, 1)  # (R, W): products take plain matrices
         for layer, block in enumerate(self.blocks):
-            x = block(x, layer, mask, cache)  # (B, T, W)
-        return self.head(self.norm(x[:, -keep:]))  # (B, keep, V)
+            x = block(x, len(ids), layer, mask, cache)  # (R, W)
+        return self.head(self.norm(x.view(*ids.shape, -1)[:, -keep:]))  # (B, keep, V)
 
     @staticmethod
     def refusal(config: Any) -> str | None:

@@ -46,5 +46,5 @@ class Mode:
         return self.rows != 1
 
     def together(self, prompts: int, rows: int | None = None) -> int:
-        """The most of `prompts` that share a pass, where a run allows `rows`."""
-        return min(rows or self.rows or prompts, prompts)
+        """The most of `prompts` that share a pass here, where a run allows `rows`."""
+        return 0 if self.elsewhere else min(rows or self.rows or prompts, prompts)

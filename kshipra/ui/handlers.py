@@ -16,7 +16,7 @@ from typing import Any
 import gradio as gr
 
 from kshipra.backends.base import Backend, Run
-from kshipra.errors import KshipraError, ModelError
+from kshipra.errors import DoesNotFit, KshipraError, ModelError
 from kshipra.limits import Limits
 from kshipra.recipes import recipe_named
 from kshipra.types import DeviceChoice, Loading, ModelChoice
@@ -99,6 +99,9 @@ def estimator(backend: Backend, choice: ModelChoice) -> Callable[..., str]:
     def say(*fields: Any) -> str:
         try:
             found = backend.estimate(in_order(plan_of(Form(*fields), choice, backend.limits)))
+            found.check()
+        except DoesNotFit as error:
+            return line("run", str(error))
         except ModelError as error:
             return line("model", error.in_public if backend.limits.public else str(error))
         except KshipraError:
@@ -106,7 +109,7 @@ def estimator(backend: Backend, choice: ModelChoice) -> Callable[..., str]:
         except Exception:
             _log.exception("an estimate could not be made")
             return line("unfinished", "")
-        return line("fits" if found.fits else "run", estimate_text(found))
+        return line("fits", estimate_text(found))
 
     return say
 

@@ -46,6 +46,18 @@ def loading_text(message: Loading) -> str:
     return f"{message.what}: {show.size(message.done)}{of}"
 
 
+def queued_text(message: Queued) -> str:
+    """How many go first, and which model is loaded then in the place of which."""
+    said = words.QUEUED
+    go_first = {0: said["next"], 1: said["one"]}.get(message.place, said["more"].format(n=message.place))
+    text = go_first + said["others"] * message.others_load
+    if message.loads is not None:
+        before = said["it"] if message.others_load else message.instead_of
+        text += said["loads"].format(model=message.loads)
+        text += said["instead"].format(before=before) if before else ""
+    return f"{text}."
+
+
 def model_text(message: Ready | Loading | Failed | None) -> str:
     """The header's line: what is loaded, or why nothing is."""
     if message is None:
@@ -81,8 +93,8 @@ def kept_text(kept: Kept) -> str:
 
 
 def estimate_text(found: Estimate) -> str:
-    """What a plan takes of memory, against what is free."""
-    said = words.ESTIMATE["tooMuch" if not found.fits else "loaded" if found.is_loaded else "fits"]
+    """What a plan that fits takes of memory, against what is free."""
+    said = words.ESTIMATE["loaded" if found.is_loaded else "fits"]
     return said.format(
         model=found.spec.name,
         parameters=f"{show.digits(found.parameters / 1e6)} million",
@@ -192,9 +204,7 @@ class RunView:
     # One method a kind of message
 
     def _on_queued(self, message: Queued) -> None:
-        go_first = "1 run goes" if message.place == 1 else f"{message.place} runs go"
-        text = f"Queued: {go_first} first." if message.place else "Queued: next in line."
-        self._tell("status", "queued", text)
+        self._tell("status", "queued", queued_text(message))
         for place in self._places.values():
             self._tell("state", place, "queued", "queued")
 

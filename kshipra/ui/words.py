@@ -248,12 +248,20 @@ DRAFT = {
     "info": "For way {letter}: a smaller model with the same tokenizer, as distilgpt2 is for gpt2.",
 }
 
+QUEUED = {
+    "next": "Queued: next in line",
+    "one": "Queued: 1 run goes first",
+    "more": "Queued: {n} runs go first",
+    "others": ", and another model is loaded on the way",
+    "loads": "; then {model} is loaded",
+    "instead": ", which takes the place of {before}",
+    "it": "that one",
+}
+
 ESTIMATE = {
     "fits": "{model}: {parameters} weights in {dtype}. With these prompts it takes about {needed} of memory, "
     "and {free} are free. Run loads it once the runs before have ended.",
     "loaded": "{model} is loaded. These prompts take about {needed} of memory more, and {free} are free.",
-    "tooMuch": "{model} with these prompts takes about {needed} of memory, and {free} are free: use fewer "
-    "prompts, shorter ones or fewer new tokens.",
 }
 
 MOST = {"info": "of each prompt"}

@@ -304,6 +304,25 @@ def test_runs_are_measured_one_after_another(serve):
     assert [queued.place for queued in places[3]] == sorted((q.place for q in places[3]), reverse=True)
 
 
+def test_who_waits_is_told_of_the_models_that_are_loaded_before(serve):
+    model = FakeModel([5], prompt_tokens=2, step_s=0.01)
+    backend = serve(fake=model, other=FakeModel([6], prompt_tokens=2))
+    first = backend.submit(plan(new_tokens=2000))
+    wait_for(lambda: model.passes > 0)
+    runs = [backend.submit(plan(model=name)) for name in ("fake", "other", "other", "fake")]
+    told = [of_kind(Queued, run.messages(1))[-1] for run in runs]
+    assert told == [
+        Queued(1),
+        Queued(2, loads="other", instead_of="fake"),
+        Queued(3, others_load=True),
+        Queued(4, others_load=True, loads="fake"),
+    ]
+    runs[1].stop()
+    runs[2].stop()
+    assert of_kind(Queued, runs[3].messages(1))[-1] == Queued(2)
+    first.stop()
+
+
 def test_a_full_queue_refuses_politely(serve):
     model = FakeModel([5], prompt_tokens=2, step_s=0.01)
     backend = serve(fake=model)

@@ -10,9 +10,10 @@ from model_folders import is_one_sentence, write_gpt2
 from test_local import collect
 
 from kshipra import memory
+from kshipra.__main__ import main
 from kshipra.backends.local import LocalBackend
 from kshipra.engine import devices, runner
-from kshipra.errors import ModelError
+from kshipra.errors import DoesNotFit, ModelError
 from kshipra.models import loading
 from kshipra.models.catalogue import ENTRIES
 from kshipra.models.outlook import shape_of
@@ -51,15 +52,55 @@ def test_a_model_of_the_catalogue_is_estimated_and_refused_without_being_touched
     monkeypatch.setattr(loading, "locate", lambda *_, **__: pytest.fail("it was looked for"))
     plan = dataclasses.replace(PLAN, choice=ModelChoice(entry.name, device="cpu"))
     found = backend.estimate(plan)
-    assert found.fits
+    found.check()
     assert not found.is_loaded
     assert found.weight_bytes == int(1.25 * 4 * entry.parameters)
     monkeypatch.setattr(devices, "free_bytes", lambda _: found.weight_bytes - 1)
     with pytest.raises(ModelError, match="choose a smaller model") as refused:
-        backend.estimate(plan)
+        backend.estimate(plan).check()
     assert is_one_sentence(str(refused.value))
     monkeypatch.setattr(devices, "free_bytes", lambda _: found.needed_bytes - 1)
-    assert not backend.estimate(plan).fits
+    with pytest.raises(DoesNotFit, match="lower Max new tokens or Rows at once") as refused:
+        backend.estimate(plan).check()
+    assert is_one_sentence(str(refused.value))
+
+
+@pytest.mark.parametrize("draft", [None, "distilgpt2"])
+def test_a_run_that_the_estimate_refuses_is_refused_before_its_model_is_looked_for(
+    backend, monkeypatch, capsys, draft
+):
+    """The page's Run, a program's call and the shell: one sentence, whoever asks."""
+    monkeypatch.setattr(loading, "locate", lambda *_, **__: pytest.fail("it was looked for"))
+    params = SamplingParams(900)
+    plan = dataclasses.replace(
+        PLAN, choice=dataclasses.replace(PLAN.choice, draft=draft), recipes=("static_batch",), params=params
+    )
+    found = backend.estimate(plan)
+    for module in (devices, runner):
+        monkeypatch.setattr(module, "free_bytes", lambda _: found.needed_bytes - 1)
+    with pytest.raises(DoesNotFit) as refused:
+        backend.estimate(plan).check()
+    (failed,) = [message for message in all_of(backend.submit(plan)) if isinstance(message, Failed)]
+    assert failed.sentence == str(refused.value)
+    assert backend.model() is None  # it says nothing of a model, and others see the header
+    if draft is None:
+        options = ("--mode", "static_batch", "--model", "gpt2", "--device", "cpu")
+        assert main(("generate", *plan.prompts, "--max-new-tokens", "900", *options)) == 2
+        assert failed.sentence in capsys.readouterr().err
+    for module in (devices, runner):
+        monkeypatch.setattr(module, "free_bytes", lambda _: found.needed_bytes)
+    monkeypatch.setattr(loading, "locate", lambda *_, **__: 1 / 0)
+    told = all_of(backend.submit(plan))
+    assert "Kshipra itself" in next(message for message in told if isinstance(message, Failed)).sentence
+
+
+def test_bench_is_refused_before_a_load_too(monkeypatch, capsys):
+    monkeypatch.setattr(loading, "locate", lambda *_, **__: pytest.fail("it was looked for"))
+    monkeypatch.setattr(runner, "free_bytes", lambda _: GIB)
+    assert (
+        main(("bench", "--model", "gpt2", "--rows", "16", "--prompt-tokens", "900", "--device", "cpu")) == 2
+    )
+    assert "16 prompts at once with all new tokens and the weights of gpt2 may" in capsys.readouterr().err
 
 
 def test_keys_and_values_go_by_the_rows_and_the_context_of_the_form(backend):

@@ -38,16 +38,17 @@ def test_run_bytes_by_hand(engine):
     requests = engine.requests([[1, 2, 3], [1] * 10], SamplingParams(20))
     keys_values = 2 * 2 * spec.layers * spec.kv_heads * spec.head_size * spec.dtype_bytes * 2 * 30
     activations = 10 * 2 * 10 * spec.width * spec.dtype_bytes
-    assert memory.run_bytes(spec, requests, 2) == int(1.25 * (keys_values + activations))
+    assert memory.work_of_requests(requests, 2).bytes_on(spec) == int(1.25 * (keys_values + activations))
     long = engine.requests([[1] * (spec.context - 1)], SamplingParams(2_000))
     short = engine.requests([[1] * (spec.context - 1)], SamplingParams(1))
-    assert memory.run_bytes(spec, long, 1) == memory.run_bytes(spec, short, 1)
+    longest, shortest = (memory.work_of_requests(each, 1).bytes_on(spec) for each in (long, short))
+    assert longest == shortest
 
 
 @pytest.mark.parametrize(("mode", "rows"), [("kv_cache", 1), ("static_batch", 4), ("continuous", 4)])
 def test_a_run_that_does_not_fit_is_refused_before_its_first_step(engine, free, mode, rows):
     requests = engine.requests([[1, 2, 3]] * 4, SamplingParams(20))
-    needed = memory.run_bytes(engine.model.spec, requests, rows)
+    needed = memory.work_of_requests(requests, rows).bytes_on(engine.model.spec)
     free(needed)
     assert len(engine.generate([[1, 2, 3]] * 4, mode=mode, params=SamplingParams(20)).rows) == 4
     free(needed - 1)

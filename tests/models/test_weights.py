@@ -239,7 +239,7 @@ def test_each_kind_of_linear_keeps_its_direction(source):
     parent = nn.Sequential(module[source]()).requires_grad_(False)
     parent[0].weight.copy_(square)
     parent[0].bias.fill_(0.5)
-    x = torch.randn(3, 2, 32)
+    x = torch.randn(6, 32)
     expected = parent(x)
     for kind in storage.STORAGES.values():
         swapped = nn.Sequential(*parent)

@@ -18,7 +18,7 @@ from typing import Any
 
 from kshipra.errors import KshipraError, ModelError
 from kshipra.limits import OWN, Limits, check_plan
-from kshipra.memory import Estimate, estimate
+from kshipra.memory import Estimate, work_of_texts
 from kshipra.metrics import first_difference, fold
 from kshipra.modes import mode_named
 from kshipra.recipes import BUGS, LAB_KEYS, RECIPE_KEYS, recipe_named
@@ -352,7 +352,8 @@ class FakeBackend:
         spec = replace(SPEC, name=plan.choice.model)
         if spec.name in self.too_large:
             raise ModelError(self.too_large[spec.name])
-        return estimate([spec], plan, len(plan.prompts), self.free_bytes, is_loaded=plan.choice == CHOICE)
+        work = work_of_texts(plan.prompts, plan.each, len(plan.prompts))
+        return Estimate((spec,), work, self.free_bytes, is_loaded=plan.choice == CHOICE)
 
     def devices(self) -> tuple[DeviceChoice, ...]:
         return (

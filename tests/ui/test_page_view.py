@@ -27,7 +27,7 @@ from kshipra.types import (
     Stepped,
 )
 from kshipra.ui import show, words
-from kshipra.ui.view import RunView, model_text, refusal
+from kshipra.ui.view import RunView, model_text, queued_text, refusal
 
 
 def strict(text: str) -> list[list]:
@@ -297,6 +297,28 @@ def test_a_failure_keeps_what_there_was_and_its_sentence(plan):
     assert of_kind(lines, "status")[-1] == ["failed", "Too big: take less."]
     assert [row[:2] for row in of_kind(lines, "summary")[0][0]["rows"]] == [["no_cache", "failed"]]
     assert len(of_kind(lines, "p")[0][1]) == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (Queued(0), "Queued: next in line."),
+        (Queued(1), "Queued: 1 run goes first."),
+        (Queued(1, loads="gpt2"), "Queued: 1 run goes first; then gpt2 is loaded."),
+        (
+            Queued(2, loads="gpt2", instead_of="smollm2"),
+            "Queued: 2 runs go first; then gpt2 is loaded, which takes the place of smollm2.",
+        ),
+        (Queued(2, True), "Queued: 2 runs go first, and another model is loaded on the way."),
+        (
+            Queued(2, True, "gpt2"),
+            "Queued: 2 runs go first, and another model is loaded on the way; then gpt2 is loaded, which "
+            "takes the place of that one.",
+        ),
+    ],
+)
+def test_who_waits_is_told_which_model_is_loaded_then(message, text):
+    assert queued_text(message) == text
 
 
 def test_the_wait_is_never_silent(plan):
