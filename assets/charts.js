@@ -77,7 +77,7 @@ const makeCharts = (page) => {
     },
     memory: (points, way) => {
       const start = points[0]?.[RESIDENT] ?? 0;
-      const above = points.map((point) => Math.round((point[RESIDENT] - start) * 100) / 100);
+      const above = points.map(({ [RESIDENT]: now }) => now === null ? null : Math.round((now - start) * 100) / 100);
       const hovertemplate = "%{y} MiB<extra>%{meta}</extra>";
       return [
         ...trace(way, column(points, AT), above, { hovertemplate }),

@@ -55,25 +55,25 @@ const checkRecord = (() => {
   const later = (shape) => (value) => value === undefined ? null : shape(value); // not in older documents
 
   const token = fields({
-    row: count, id, text: name, finish_reason: maybe(reason), log_probability: maybe(any), best: list(row(id, maybe(any)), 0, 100),
-    guessed: later(flag),
+    row: count, id: maybe(id), text: long, finish_reason: maybe(reason), log_probability: maybe(any), best: list(row(id, maybe(any)), 0, 100),
+    guessed: later(flag), count: later(maybe(count)),
   });
   const step = fields({
     index: count, phase: one("prefill", "decode"), rows: list(count, 1, 64), new_tokens: list(token, 0, 1e4),
-    processed_tokens: count, pad_tokens: count, elapsed_s: time, at_s: time, kv_bytes: bytes, kv_held_bytes: bytes,
-    resident_bytes: bytes, peak_extra_bytes: maybe(any), memory_method: name, flops: amount,
+    processed_tokens: maybe(count), pad_tokens: maybe(count), elapsed_s: time, at_s: time, kv_bytes: maybe(bytes),
+    kv_held_bytes: maybe(bytes), resident_bytes: maybe(bytes), peak_extra_bytes: maybe(any), memory_method: name, flops: maybe(amount),
     reused_tokens: later(count), drafted_tokens: later(count), row_drafted_tokens: later(list(count, 0, 64)),
     draft_s: later(time),
   });
   const rowResult = fields({
-    text: text(1e6), token_ids: list(id, 0, 1e5), prompt_tokens: count, new_tokens: count, finish_reason: reason,
+    text: text(1e6), token_ids: list(id, 0, 1e5), prompt_tokens: maybe(count), new_tokens: maybe(count), finish_reason: reason,
     ttft_s: maybe(time), seed, drafted_tokens: later(count), accepted_tokens: later(count),
   });
   const result = fields({
     mode: name, rows: list(rowResult, 1, 16), wall_s: time, ttft_s: maybe(time), prefill_s: maybe(time),
     decode_tok_per_s: maybe(amount), end_to_end_tok_per_s: maybe(amount),
-    step_latency_s: fields({ p50: maybe(time), p90: maybe(time), p99: maybe(time) }), forward_passes: count, new_tokens: count,
-    pad_tokens: count, kv_bytes: bytes, kv_held_bytes: bytes, peak_extra_bytes: maybe(any), memory_method: name,
+    step_latency_s: fields({ p50: maybe(time), p90: maybe(time), p99: maybe(time) }), forward_passes: maybe(count),
+    new_tokens: maybe(count), pad_tokens: maybe(count), kv_bytes: maybe(bytes), kv_held_bytes: maybe(bytes), peak_extra_bytes: maybe(any), memory_method: name,
     steps: list(step, 0, 1e5), largest_gap_s: later(maybe(time)), reused_tokens: later(count), drafted_tokens: later(count),
     accepted_tokens: later(count), draft_s: later(time),
   });
@@ -89,7 +89,7 @@ const checkRecord = (() => {
     weights: later(name), stored_bytes: later(bytes), pass_weight_bytes: later(bytes),
   });
   const way = fields({
-    execution: later(name), spec: later(spec), key, letter, label: name, sentence: long, ended: one("done", "stopped", "failed"),
+    execution: later(name), spec: later(maybe(spec)), server_model: later(maybe(text(600))), key, letter, label: name, sentence: long, ended: one("done", "stopped", "failed"),
     prompt_ids: list(list(id, 0, 1e6), 1, 16), result, prediction: maybe(prediction),
   });
   const comparison = fields({
@@ -134,7 +134,7 @@ const checkRecord = (() => {
       if (at && one.at_s < steps[at - 1].at_s) return { where: `${where}.at_s`, what: "order" };
       if (one.rows.some((each) => each >= prompts)) return { where: `${where}.rows`, what: "prompts" };
       if (one.new_tokens.some((each) => !one.rows.includes(each.row))) return { where: `${where}.new_tokens`, what: "prompts" };
-      for (const each of one.new_tokens) got[each.row].push(each.id);
+      for (const each of one.new_tokens) if (each.id !== null) got[each.row].push(each.id);
     }
     if (steps.length && wall_s < steps.at(-1).at_s) return { where: ".result.wall_s", what: "order" };
     const odd = rows.findIndex(({ token_ids }, at) => token_ids.join() !== got[at].join());

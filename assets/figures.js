@@ -13,7 +13,7 @@ const stepsCsv = (() => {
   const HEADS = ["way", "index", "phase", "rows", ...PLAIN, "new_tokens", ...REST, ...LATER];
   return (record) => {
     const lines = record.ways.flatMap((way) => way.result.steps.map((step) => [
-      way.label, step.index, step.phase, step.rows.join(" "), ...PLAIN.map((name) => step[name]), step.new_tokens.length,
+      way.label, step.index, step.phase, step.rows.join(" "), ...PLAIN.map((name) => step[name]), freshOf(step),
       ...REST.map((name) => step[name]), ...LATER.map((name) => step[name] ?? 0),
     ]));
     return [HEADS, ...lines].map((line) => `${line.map(cell).join(",")}\r\n`).join("");
@@ -31,7 +31,7 @@ const figureOf = (() => {
   const rateUpTo = (steps, end) => {
     const begin = Math.max(0, end - WINDOW + 1);
     const time = steps[end].at_s - (begin ? steps[begin - 1].at_s : 0);
-    const made = steps.slice(begin, end + 1).reduce((sum, step) => sum + step.new_tokens.length, 0);
+    const made = sumOf(steps.slice(begin, end + 1), freshOf);
     return time > 0 && made ? made / time : null;
   };
 
@@ -44,8 +44,21 @@ const figureOf = (() => {
     return { rows, places: rows * (1 + sum((step) => step.pad_tokens) / sum((step) => step.processed_tokens)) };
   };
 
+  // Of a server's way: from one piece of a prompt's text to the next, as kshipra/ui/columns.py has it.
+  const gapsOf = (steps) => {
+    const came = new Map();
+    return steps.map(({ rows: [row], at_s: at }) => {
+      const gap = at - (came.get(row) ?? 0);
+      came.set(row, at);
+      return gap;
+    });
+  };
+
   // A long run has more passes than a chart has room: one point for several, their mean time and the state after them.
-  const pointsOf = ({ result: { steps } }) => {
+  const pointsOf = (way) => {
+    const steps = way.result.steps.filter((step) => tellsIds(way) || step.new_tokens.some(({ text }) => text));
+    const times = tellsIds(way) ? steps.map((step) => step.elapsed_s) : gapsOf(steps);
+    const mib = (value) => value === null ? null : value / MIB;
     const stride = Math.max(1, Math.ceil(steps.length / MOST_POINTS));
     const points = [];
     for (let begin = 0; begin < steps.length; begin += stride) {
@@ -53,8 +66,8 @@ const figureOf = (() => {
       const last = group.at(-1);
       points.push({
         step: begin + group.length, at: last.at_s, rate: rateUpTo(steps, begin + group.length - 1),
-        ms: (1000 * group.reduce((sum, step) => sum + step.elapsed_s, 0)) / group.length,
-        above: (last.resident_bytes - steps[0].resident_bytes) / MIB, kv: last.kv_bytes / MIB,
+        ms: (1000 * sumOf(times.slice(begin, begin + stride), (time) => time)) / group.length,
+        above: last.resident_bytes === null ? null : mib(last.resident_bytes - steps[0].resident_bytes), kv: mib(last.kv_bytes),
         prefill: group.some((step) => step.phase === "prefill"), ...rowsOf(group),
       });
     }

@@ -18,7 +18,7 @@ const makeProof = ({ words, page }) => {
       const found = record.comparisons.find((each) => each.verdict === verdict);
       if (found) return [found.first, found.second];
     }
-    return record.ways.slice(0, 2).map(({ key }) => key);
+    return record.ways.filter(tellsIds).slice(0, 2).map(({ key }) => key);
   };
 
   const choose = (side, key) => {
@@ -30,7 +30,7 @@ const makeProof = ({ words, page }) => {
   const chooser = (side) => make("label", {},
     make("span", { text: side ? words.second : words.first }), mark(wayOf(record, picked[side])),
     make("select", { on: { change: ({ target }) => choose(side, target.value) } },
-      ...record.ways.map(({ key, letter, label }) =>
+      ...record.ways.filter(tellsIds).map(({ key, letter, label }) =>
         make("option", { value: key, text: `${letter} ${label}`, selected: key === picked[side] ? "" : null }))));
 
   const parting = (found, rows) => {

@@ -18,7 +18,7 @@ const makeProofTokens = ({ words, box, record, ways }) => {
 
   // Two lines of tokens: where they differ, first and at all, and whether they are the same to the end.
   const compared = (lines) => {
-    const length = Math.max(...lines.map((line) => line.length));
+    const length = Math.max(0, ...lines.map((line) => line.length));
     // A way that was stopped has no end of its own: what it lacks there is no difference.
     const differs = (at) => lines.length === 2 && lines[0][at]?.id !== lines[1][at]?.id
       && lines.every((line, side) => line[at] || ways[side].ended === "done");

@@ -20,12 +20,13 @@ const makeRace = (() => {
 
   const grouped = (count) => count.toLocaleString("en-US");
 
-  // When each token of a way came; of each row its whole text, and where in it each of its tokens ends.
+  // When each token of a way, or each piece of a server's text, came; of each row its whole text, and where in it each of its tokens ends.
   const trackOf = (way) => {
     const rows = way.result.rows.map(() => ({ times: [], ends: [], text: "" }));
     const times = [];
     for (const { at_s: at, new_tokens: tokens } of way.result.steps) {
-      for (const { row, text } of tokens) {
+      for (const { row, id, text } of tokens) {
+        if (id === null && !text) continue; // only the count of what had come
         times.push(at);
         rows[row].times.push(at);
         rows[row].text += text;
@@ -37,7 +38,7 @@ const makeRace = (() => {
 
   // Places of the ways that ran to their end; equal times share one. A way without tokens took no part.
   const placesOf = (ways) => {
-    const finished = ways.filter(({ ended, result }) => ended === "done" && result.new_tokens > 0);
+    const finished = ways.filter(({ ended, result }) => ended === "done" && result.rows.some(({ ttft_s: first }) => first !== null));
     return new Map(finished.map((way) =>
       [way.key, 1 + finished.filter(({ result }) => result.wall_s < way.result.wall_s).length]));
   };
@@ -112,8 +113,11 @@ const makeRace = (() => {
         const { wall_s: wall } = way.result;
         const [over, count] = [t >= wall, countBy(track.times, t)];
         bar.draw(count);
-        setText(tokens, filled(words.of, { done: grouped(count), all: grouped(track.times.length) }));
-        setText(rate, digits(count && t > 0 ? count / Math.min(t, wall) : null));
+        // Pieces of a server's text are no tokens: how many those are it says at the end, if at all.
+        const all = tellsIds(way) ? track.times.length : way.result.new_tokens;
+        const done = tellsIds(way) ? count : over ? all : null;
+        setText(tokens, all === null ? "–" : filled(words.of, { done: done === null ? "–" : grouped(done), all: grouped(all) }));
+        setText(rate, digits(done && t > 0 ? done / Math.min(t, wall) : null));
         setText(finished, over && way.ended === "done" && wall > 0 ? seconds(wall) : "–");
         node.dataset.state = over ? way.ended : "decoding";
         setText(badge, !over ? "" : way.ended === "done" ? place : words[way.ended]);

@@ -17,4 +17,10 @@ const bytes = (value) => {
   }
   return value ? `${digits(amount)} ${unit}` : "0";
 };
+// Whether a way's tokens are known one by one: a server tells text, and at most how many tokens it was.
+const tellsIds = ({ result }) => result.forward_passes !== null;
+// The sum of what `of` gives, null where one of them is not known.
+const sumOf = (list, of) => list.reduce((total, each) => total === null || of(each) === null ? null : total + of(each), 0);
+// New tokens of a step; older documents do not say how many a token is.
+const freshOf = (step) => sumOf(step.new_tokens, ({ count }) => count === undefined ? 1 : count);
 const filled = (sentence, values) => sentence.replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "–");

@@ -19,7 +19,7 @@ const makeTimeline = (() => {
     return `M${x} ${y}h${width}v${height}h-${width}z`;
   };
 
-  const sum = (list, of) => list.reduce((total, each) => total + of(each), 0);
+  const sum = sumOf;
   const padShare = (steps) => {
     const pads = sum(steps, (step) => step.pad_tokens);
     return pads ? pads / (pads + sum(steps, (step) => step.processed_tokens)) : 0;
@@ -76,7 +76,7 @@ const makeTimeline = (() => {
       .filter(([, n]) => n).map(([kind, n]) => ` · ${filled(words[kind], { n })}`);
     return `${head}\n${filled(words.details, {
       rows: between(steps.map((step) => step.rows.length)), tokens: sum(steps, (step) => step.processed_tokens),
-      fresh: sum(steps, (step) => step.new_tokens.length), pads: sum(steps, (step) => step.pad_tokens),
+      fresh: sum(steps, freshOf), pads: sum(steps, (step) => step.pad_tokens),
       time: seconds(sum(steps, (step) => step.elapsed_s)),
     })}${more.join("")}`;
   };
@@ -143,7 +143,7 @@ const makeTimeline = (() => {
       .map((time) => seconds(time).replace(" ", "\u00a0"));
     const times = { waiting, prefill, decode };
     const share = padShare(steps);
-    const padding = share ? filled(words.padding, { share: percent(share) }) : words.noPadding;
+    const padding = !tellsIds(way) ? "" : share ? filled(words.padding, { share: percent(share) }) : words.noPadding;
     const note = way.ended === "done" ? [] : [make("small", { text: words[way.ended] })];
     return make("div", { class: "k-timeline-head" },
       make("h3", {}, mark(way), make("span", { text: way.label }), ...note),
@@ -180,7 +180,7 @@ const makeTimeline = (() => {
   const makeTable = (words, record) => {
     const most = Math.floor(MOST_ROWS / record.ways.length);
     const cellsOf = (way, step) => [way.letter, step.index + 1, words[step.phase], seconds(step.at_s - step.elapsed_s),
-      seconds(step.elapsed_s), step.rows.length, step.processed_tokens, step.new_tokens.length, step.pad_tokens];
+      seconds(step.elapsed_s), step.rows.length, step.processed_tokens ?? "–", freshOf(step) ?? "–", step.pad_tokens ?? "–"];
     const rows = record.ways.flatMap((way) => way.result.steps.slice(0, most).map((step) =>
       make("tr", {}, ...cellsOf(way, step).map((text) => make("td", { text })))));
     const isCut = record.ways.some(({ result }) => result.steps.length > most);

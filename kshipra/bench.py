@@ -131,15 +131,17 @@ def summarise(
     pairs = [(figure(own), figure(other)) for own, other in zip(results, reference, strict=True)]
     if judged.endswith("_s") and not judged.endswith("_per_s"):  # a time: less is better
         pairs = [(other, own) for own, other in pairs]
+    is_here = results[0].tells_ids  # what another machine computes with, nobody knows
     spreads["against"] = spread([one / other if one and other else None for one, other in pairs])
     return {
         "case": case.name,
         "recipe": case.asked_as,
         "mode": case.mode,
-        "dtype": str(engine.dtype).removeprefix("torch."),
-        "weights": case.choice.weights,
-        "execution": case.choice.execution,
-        "compile_s": engine.compile_s,
+        "dtype": str(engine.here.dtype).removeprefix("torch.") if is_here else None,
+        "weights": case.choice.weights if is_here else None,
+        "execution": case.choice.execution if is_here else None,
+        "server_model": None if is_here else engine.target.model,
+        "compile_s": engine.compile_s if is_here else None,
         "repeats": len(results),
         **{name: figures["median"] for name, figures in spreads.items()},
         "memory_method": results[0].memory_method,
@@ -162,8 +164,8 @@ def report(
     """Settings, machine and every case (`modes`); the figures of the last case also at the top, for programs
     that ask for one, and `engine` is its. `identical_ids` says whether all runs of all cases gave the same
     tokens."""
-    runs = [result for found in results.values() for result in found]
-    ready = engine.describe()
+    runs = [result for found in results.values() for result in found if result.tells_ids]
+    ready = engine.describe()  # of a server, which tells no ids, the one whose tokenizer wrote the prompts
     return {
         **summaries[-1],
         "settings": dict(_plain_settings(settings)),

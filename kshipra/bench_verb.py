@@ -28,10 +28,11 @@ from kshipra.errors import InputError
 from kshipra.memory import Work
 from kshipra.modes import mode_named
 from kshipra.recipes import RECIPE_KEYS
-from kshipra.types import Request, plain
+from kshipra.types import Request, Server, plain
 from kshipra.workloads import WORKLOADS, Workload, workload_named
 
 if TYPE_CHECKING:
+    from kshipra.backends.openai import ServerEngine
     from kshipra.engine.runner import Engine
     from kshipra.quality import Quality
 
@@ -68,10 +69,10 @@ def bench(arguments: argparse.Namespace) -> int:
     cases = cases_of(arguments)
     _check_arguments(arguments, cases)
     work = _work(arguments, cases) if arguments.workload is None else None  # whose texts wait for a tokenizer
-    engines = engines_of(cases, lambda choice: load_engine(choice, work))
+    engines = engines_of(cases, lambda choice: load_engine(choice, work), _ask)
     reference = reference_of(engines, load_engine) if arguments.check else None
     workload = workload_named(arguments.workload) if arguments.workload is not None else None
-    requests = _requests(arguments, workload, engines[cases[-1]])
+    requests = _requests(arguments, workload, engines[cases[-1]].here)
     screen = bars.screen()
     report, passed = _measured(arguments, workload, engines, requests, screen)
     if arguments.profile:
@@ -97,9 +98,19 @@ def _check_arguments(arguments: argparse.Namespace, cases: Sequence[Case]) -> No
         raise InputError(f"--json: there is no folder for {arguments.json!r:.120}; make it first.")
     if arguments.workload and (arguments.profile or arguments.check):
         raise InputError("--workload compares ids itself: leave --profile and --check out.")
+    elsewhere = [case.name for case in cases if mode_named(case.mode).elsewhere]
+    if elsewhere and (arguments.profile or arguments.check):
+        raise InputError(f"--profile and --check look into an engine here: leave {elsewhere[0]} out.")
     unseen = [case.name for case in cases if mode_named(case.mode).implementation != "auto"]
     if arguments.profile and unseen:
         raise InputError(f"--profile sees Kshipra's own step only: leave {' and '.join(unseen)} out.")
+
+
+def _ask(here: Engine, model: str) -> ServerEngine:
+    """The server that the environment names."""
+    from kshipra.backends.openai import server_engine
+
+    return server_engine(Server(), here, model=model)
 
 
 def _work(arguments: argparse.Namespace, cases: Sequence[Case]) -> Work:
@@ -139,7 +150,7 @@ def _measured(
     screen.print(tables.table(summaries, columns))
     for line in tables.compile_lines(summaries):
         screen.print(line, style="dim")
-    last = list(engines.values())[-1]
+    last = list(engines.values())[-1].here
     report = benching.report(last, arguments, summaries, results)
     if workload is None:
         return report, True

@@ -19,6 +19,7 @@ from kshipra.workloads import Way, Workload, workload_named
 if TYPE_CHECKING:
     import argparse
 
+    from kshipra.backends.openai import ServerEngine
     from kshipra.engine.runner import Engine
 MODE_NAMES = tuple(mode.name for mode in MODES)
 # What recipes say themselves, and what is meant where neither they nor these are given.
@@ -58,8 +59,8 @@ class Case:
 class CaseEngine:
     """`engine` as `case` runs it: in its groups or rows, and with a fresh PrefixCache where it reuses one."""
 
-    def __init__(self, case: Case, engine: Engine) -> None:
-        self.case, self.engine, self.model = case, engine, engine.model
+    def __init__(self, case: Case, engine: Engine | ServerEngine) -> None:
+        self.case, self.engine, self.model = case, engine, engine.here.model
 
     def run(self, requests: Sequence[Request], *, mode: str, **options: Any) -> Iterator[StepEvent]:
         """As Engine.run; a way that shows nothing to an observer is run as the one that does instead."""
@@ -181,10 +182,20 @@ def _combinations(settings: argparse.Namespace) -> Iterator[Recipe]:
                 yield Recipe("", "", "", "", mode, weights, execution)
 
 
-def engines_of(cases: Sequence[Case], make: Callable[[ModelChoice], Engine]) -> dict[Case, Engine]:
-    """The engine of each case; cases that differ in their mode only share one."""
+def engines_of(
+    cases: Sequence[Case],
+    make: Callable[[ModelChoice], Engine],
+    ask: Callable[[Engine, str], Engine | ServerEngine],
+) -> dict[Case, Engine | ServerEngine]:
+    """The engine of each case; cases that differ in their mode only share one. `ask` makes that of a case
+    that is elsewhere, from the engine of its model's name here, whose tokenizer writes the prompts."""
     made = {choice: make(choice) for choice in dict.fromkeys(case.choice for case in cases)}
-    return {case: made[case.choice] for case in cases}
+    return {
+        case: ask(made[case.choice], case.choice.model)
+        if mode_named(case.mode).elsewhere
+        else made[case.choice]
+        for case in cases
+    }
 
 
 def reference_of(engines: Mapping[Case, Engine], make: Callable[[ModelChoice], Engine]) -> Engine:

@@ -23,5 +23,9 @@ class ModelError(KshipraError):
     """A model that cannot be found, fetched or run."""
 
 
+class ServerError(KshipraError):
+    """A server that cannot be reached, refuses, or breaks off."""
+
+
 class UnreachableError(ModelError):
     """A model that is not on this machine and cannot be fetched now."""

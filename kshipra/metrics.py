@@ -16,6 +16,9 @@ here once.
 * accepted: guesses that became tokens; those behind a token that ends their row are not.
   Acceptance, of a row or a run, is accepted / drafted; tokens a pass is new tokens / passes.
 * a rate without a positive denominator is None.
+* of a server, times are those at which its text came in here, the network included. Its tokens are those that
+  it counts: there may be several in one piece of text, so pieces are never counted. Step latency is then the
+  time between two pieces of one row, and where a row's text came in one piece there is no decode rate.
 """
 
 from __future__ import annotations
@@ -30,9 +33,15 @@ import numpy as np
 from kshipra.types import FinishReason, Latency, NewToken, Request, RowResult, RunResult, StepEvent
 
 
-def rate(amount: float, time_s: float) -> float | None:
+def rate(amount: float | None, time_s: float) -> float | None:
     """`amount / time_s`, or None where that means nothing."""
-    return amount / time_s if time_s > 0 and amount > 0 else None
+    return amount / time_s if amount is not None and time_s > 0 and amount > 0 else None
+
+
+def known_sum(amounts: Iterable[int | None]) -> int | None:
+    """Their sum; None where one of them is not known."""
+    every = list(amounts)
+    return None if None in every else sum(every)
 
 
 def latency(times_s: Sequence[float]) -> Latency:
@@ -47,17 +56,36 @@ def acceptance(figures: RowResult | RunResult) -> float | None:
     return figures.accepted_tokens / figures.drafted_tokens if figures.drafted_tokens else None
 
 
-def _row_result(request: Request, tokens: list[tuple[float, NewToken]], drafted: int) -> RowResult:
+def new_tokens_of(tokens: Sequence[NewToken]) -> int | None:
+    """How many tokens those of a row are; None where the last of them leaves it open."""
+    if tokens and tokens[-1].count is None:
+        return None
+    return sum(token.count or 0 for token in tokens)
+
+
+def came(token: NewToken) -> bool:
+    """Whether it is something that came, and not only the count of what had."""
+    return token.id is not None or token.text != ""
+
+
+def gaps_s(tokens: Sequence[tuple[float, NewToken]]) -> list[float]:
+    """Seconds between one row's tokens, or pieces of text."""
+    return [later - sooner for sooner, later in pairwise(at_s for at_s, token in tokens if came(token))]
+
+
+def _row_result(
+    request: Request, tokens: list[tuple[float, NewToken]], drafted: int, *, tells_ids: bool
+) -> RowResult:
     reason: FinishReason | None = tokens[-1][1].finish_reason if tokens else None
     if reason is None:  # nothing said how it ended: nothing was asked for, or it was cut short
         reason = "length" if request.params.max_new_tokens == 0 else "cancelled"
     return RowResult(
         text="".join(token.text for _, token in tokens),
-        token_ids=tuple(token.id for _, token in tokens),
-        prompt_tokens=len(request.prompt_ids),
-        new_tokens=len(tokens),
+        token_ids=tuple(token.id for _, token in tokens if token.id is not None),
+        prompt_tokens=len(request.prompt_ids) if tells_ids else None,
+        new_tokens=new_tokens_of([token for _, token in tokens]),
         finish_reason=reason,
-        ttft_s=tokens[0][0] if tokens else None,
+        ttft_s=next((at_s for at_s, token in tokens if came(token)), None),
         seed=request.params.seed if request.params.temperature > 0 else None,
         drafted_tokens=drafted,
         accepted_tokens=sum(token.guessed for _, token in tokens),
@@ -73,28 +101,36 @@ def fold(mode: str, requests: Sequence[Request], events: Iterable[StepEvent]) ->
         for token in step.new_tokens:
             tokens[token.row].append((step.at_s, token))
         drafted.update(dict(zip(step.rows, step.row_drafted_tokens, strict=False)))
-    rows = tuple(_row_result(request, tokens[request.row], drafted[request.row]) for request in requests)
+    tells_ids = all(step.is_pass for step in steps)
+    rows = tuple(
+        _row_result(request, tokens[request.row], drafted[request.row], tells_ids=tells_ids)
+        for request in requests
+    )
     decode_s = [step.elapsed_s for step in steps if step.phase == "decode"]
     prefill_s = [step.elapsed_s for step in steps if step.phase == "prefill"]
-    new_tokens = sum(row.new_tokens for row in rows)
+    new_tokens = known_sum(row.new_tokens for row in rows)
+    later_tokens = known_sum(
+        row.new_tokens and row.new_tokens - 1 if gaps_s(tokens[request.row]) else 0
+        for request, row in zip(requests, rows, strict=True)
+    )
     firsts = [row.ttft_s for row in rows if row.ttft_s is not None]
     peaks = [step.peak_extra_bytes for step in steps if step.peak_extra_bytes is not None]
-    gaps = [later - sooner for own in tokens.values() for (sooner, _), (later, _) in pairwise(own)]
+    gaps = [gap_s for own in tokens.values() for gap_s in gaps_s(own)]
     wall_s = steps[-1].at_s if steps else 0.0
     return RunResult(
         mode=mode,
         rows=rows,
         wall_s=wall_s,
         ttft_s=min(firsts) if firsts else None,
-        prefill_s=sum(prefill_s) if prefill_s else None,
-        decode_tok_per_s=rate(new_tokens - len(firsts), sum(decode_s)),
+        prefill_s=sum(prefill_s) if prefill_s and tells_ids else None,
+        decode_tok_per_s=rate(later_tokens, sum(decode_s)),
         end_to_end_tok_per_s=rate(new_tokens, wall_s),
-        step_latency_s=latency(decode_s),
-        forward_passes=len(steps),
+        step_latency_s=latency(decode_s if tells_ids else gaps),
+        forward_passes=len(steps) if tells_ids else None,
         new_tokens=new_tokens,
-        pad_tokens=sum(step.pad_tokens for step in steps),
-        kv_bytes=max((step.kv_bytes for step in steps), default=0),
-        kv_held_bytes=max((step.kv_held_bytes for step in steps), default=0),
+        pad_tokens=known_sum(step.pad_tokens for step in steps),
+        kv_bytes=max((step.kv_bytes for step in steps), default=0) if tells_ids else None,
+        kv_held_bytes=max((step.kv_held_bytes for step in steps), default=0) if tells_ids else None,
         peak_extra_bytes=max(peaks) if peaks else None,
         memory_method=steps[-1].memory_method if steps else "",
         steps=steps,
@@ -112,6 +148,8 @@ def ttft_p50_s(result: RunResult) -> float | None:
 
 
 def own_ttft_p50_s(result: RunResult) -> float | None:
+    if not result.tells_ids:
+        return None
     first_at_s: dict[int, float] = {}
     turn_at_s: dict[int, float] = {}
     before_s = 0.0
@@ -126,14 +164,20 @@ def own_ttft_p50_s(result: RunResult) -> float | None:
 
 def padding(result: RunResult) -> float | None:
     """The share of computed positions that were padding; None where nothing was computed."""
+    if result.pad_tokens is None:
+        return None
     return share(result.pad_tokens, result.pad_tokens + sum(step.processed_tokens for step in result.steps))
 
 
 def between_passes_share(result: RunResult) -> float | None:
+    if not result.tells_ids:
+        return None
     return share(result.wall_s - sum(step.elapsed_s for step in result.steps), result.wall_s)
 
 
 def tokens_per_pass(result: RunResult) -> float | None:
+    if result.new_tokens is None or result.forward_passes is None:
+        return None
     return share(result.new_tokens, result.forward_passes)
 
 

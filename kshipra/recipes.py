@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kshipra.modes import MODES, kv_cache, speculative, static_batch, transformers_generate, two_at_a_time
+from kshipra.modes import (
+    MODES,
+    kv_cache,
+    server,
+    speculative,
+    static_batch,
+    transformers_generate,
+    two_at_a_time,
+)
 from kshipra.modes.base import Mode
 from kshipra.types import Recipe
 
@@ -57,8 +65,9 @@ _ENGINES = (  # the cached mode again, on engines that keep their weights or sta
     ),
 )
 
-# The last one needs a second model; new ways come behind it, so that letters stay.
-_ALL_WAYS = (*map(_of, MODES), *_ENGINES, _of(transformers_generate.MODE), _of(speculative.DRAFT_MODEL))
+# New ways come last, so that letters stay: one that needs a second model, one that is another machine's.
+_LATER = (transformers_generate.MODE, speculative.DRAFT_MODEL, server.MODE)
+_ALL_WAYS = (*map(_of, MODES), *_ENGINES, *map(_of, _LATER))
 RECIPES: tuple[Recipe, ...] = tuple(
     replace(recipe, letter=letter)
     for letter, recipe in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", _ALL_WAYS, strict=False)

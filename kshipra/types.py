@@ -1,7 +1,7 @@
 """The vocabulary of Kshipra: frozen values of plain Python that every module speaks. Knows nothing of torch.
 
 Units are in the names (`_s` seconds, `_bytes`, `_tokens`); an unknown number is None, never NaN or infinity.
-Every value here pickles and becomes JSON through `plain`.
+Every value here pickles and becomes JSON through `plain`, secrets left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def silent(what: str, done: int | None, total: int | None) -> None:
 def plain(value: Any) -> Any:
     """`value` as dicts, lists, strings and finite numbers: what a strict JSON parser takes back."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        told = (field.name for field in dataclasses.fields(value) if not field.metadata.get("secret"))
+        return {name: plain(getattr(value, name)) for name in told}
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -137,22 +138,26 @@ UNBOUNDED = Batching()
 class NewToken:
     """A token that the model produced. `text` is what may be shown now: "" while a character is unfinished.
 
+    A server tells text and no ids: then `id` is None and this a piece of `count` tokens, or, where `count` is
+    None, of some that the row's last piece counts, if anybody does.
     `log_probability` is the model's own, before temperature and cut-offs, and `best` its likeliest ids with
     theirs, best first. `guessed`: it was a guess that came true.
     """
 
     row: int
-    id: int
+    id: int | None
     text: str
     finish_reason: FinishReason | None = None
     log_probability: float | None = None
     best: tuple[tuple[int, float], ...] = ()
     guessed: bool = False
+    count: int | None = 1
 
 
 @dataclass(frozen=True)
 class StepEvent:
-    """One forward pass with sampling, measured once.
+    """One forward pass with sampling, measured once; or what came from a server, of which it is not known
+    what passes it took: `processed_tokens` and all that a server does not tell are None.
 
     `rows` are the requests that took part; `processed_tokens` the real tokens that went in and `pad_tokens`
     the columns that were computed for nothing. `elapsed_s` lasts until the new ids are on the host, and
@@ -166,20 +171,24 @@ class StepEvent:
     phase: Phase
     rows: tuple[int, ...]
     new_tokens: tuple[NewToken, ...]
-    processed_tokens: int
-    pad_tokens: int
+    processed_tokens: int | None
+    pad_tokens: int | None
     elapsed_s: float
     at_s: float
-    kv_bytes: int
-    kv_held_bytes: int
-    resident_bytes: int
+    kv_bytes: int | None
+    kv_held_bytes: int | None
+    resident_bytes: int | None
     peak_extra_bytes: int | None
     memory_method: str
-    flops: int
+    flops: int | None
     reused_tokens: int = 0  # of the rows' prompts, what was in the cache before this, their first pass
     drafted_tokens: int = 0  # of the processed ones, those that were a guess
     row_drafted_tokens: tuple[int, ...] = ()  # the same for each of `rows`; empty where nothing guesses
     draft_s: float = 0.0  # of `elapsed_s`, what guessing took: a draft model's own passes, or a look-up
+
+    @property
+    def is_pass(self) -> bool:
+        return self.processed_tokens is not None
 
 
 @dataclass(frozen=True)
@@ -195,8 +204,8 @@ class Latency:
 class RowResult:
     text: str
     token_ids: tuple[int, ...]
-    prompt_tokens: int
-    new_tokens: int
+    prompt_tokens: int | None
+    new_tokens: int | None
     finish_reason: FinishReason
     ttft_s: float | None
     seed: int | None
@@ -206,7 +215,8 @@ class RowResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to; `kshipra.metrics.fold` says how each number follows from the steps."""
+    """What a run came to; `kshipra.metrics.fold` says how each number follows from the steps. None: nobody
+    knows."""
 
     mode: str
     rows: tuple[RowResult, ...]
@@ -216,11 +226,11 @@ class RunResult:
     decode_tok_per_s: float | None
     end_to_end_tok_per_s: float | None
     step_latency_s: Latency
-    forward_passes: int
-    new_tokens: int
-    pad_tokens: int
-    kv_bytes: int
-    kv_held_bytes: int
+    forward_passes: int | None
+    new_tokens: int | None
+    pad_tokens: int | None
+    kv_bytes: int | None
+    kv_held_bytes: int | None
     peak_extra_bytes: int | None
     memory_method: str
     steps: tuple[StepEvent, ...]
@@ -229,6 +239,11 @@ class RunResult:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     draft_s: float = 0.0
+
+    @property
+    def tells_ids(self) -> bool:
+        """Whether tokens can be compared; a server tells their text alone."""
+        return all(step.is_pass for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:
         """Strict JSON: no NaN, no infinity; unknown is null."""
@@ -296,13 +311,23 @@ class ModelChoice:
 
 
 @dataclass(frozen=True)
+class Server:
+    """A server that speaks OpenAI's interface, as a visitor names it; "" leaves it to this machine's own
+    settings. Only `model` ever becomes JSON."""
+
+    address: str = dataclasses.field(default="", metadata={"secret": True})
+    model: str = ""
+    key: str = dataclasses.field(default="", repr=False, metadata={"secret": True})
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a visitor asks for with Run: every recipe takes the same prompts and parameters, one after
     another.
 
     `limits`: of new tokens, one a prompt, None for that of `params`; () is `params` for all. Ways that share
     passes take at most `rows` prompts at once (None: as each does by itself), and with `reuse` those that
-    cache go on from what earlier runs have read.
+    cache go on from what earlier runs have read. `server` is for the way that asks one.
     """
 
     choice: ModelChoice
@@ -313,6 +338,7 @@ class Plan:
     limits: tuple[int | None, ...] = ()
     rows: int | None = None
     reuse: bool = False
+    server: Server = Server()
 
     @property
     def ragged(self) -> bool:
@@ -372,6 +398,7 @@ class Started:
     requests: tuple[Request, ...]
     spec: ModelSpec | None = None  # of the engine that runs it; None: as in Ready
     compile_s: float | None = None  # what compiling that engine took, 0.0 from disk; None: it is not compiled
+    server_model: str | None = None  # what a server was asked for, where one does the work
 
 
 @dataclass(frozen=True)
@@ -392,7 +419,7 @@ class Failed:
     sentence: str
     recipe: str | None = None
     result: RunResult | None = None  # what there was before the failure
-    unavailable: bool = False  # the recipe cannot run on this model or machine; the others go on
+    unavailable: bool = False  # it is that recipe's alone, which cannot run here; the others go on
 
 
 Verdict = Literal["identical", "near-tie", "fault", "ended"]

@@ -10,16 +10,18 @@ import contextvars
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kshipra import metrics
+from kshipra.backends import addresses
 from kshipra.backends.kept import Asked, KeptTexts, PlanTexts, asked_of
 from kshipra.backends.live import Live
 from kshipra.backends.lobby import Lobby
 from kshipra.backends.outlook import Outlook, work_of
 from kshipra.backends.runlog import RunLog
-from kshipra.errors import DoesNotFit, KshipraError
+from kshipra.errors import DoesNotFit, KshipraError, ServerError
 from kshipra.limits import OWN, Limits, check_plan
 from kshipra.memory import Estimate
 from kshipra.modes import mode_named
@@ -41,12 +43,12 @@ from kshipra.types import (
     Request,
     Reviewing,
     RunResult,
-    Started,
     StepEvent,
     Stepped,
 )
 
 if TYPE_CHECKING:
+    from kshipra.backends.openai import ServerEngine
     from kshipra.engine.runner import Engine
 
 MAX_WAITING = 16
@@ -132,9 +134,12 @@ class LocalBackend:
         from kshipra.engine import decode
 
         has_cuda = any(each.name == "cuda" and each.unavailable is None for each in self.devices())
-        if has_cuda or decode.compiler():
-            return {}
-        return {recipe.key: decode.NO_COMPILER for recipe in RECIPES if recipe.execution == "compiled"}
+        missing = {}
+        if not has_cuda and not decode.compiler():
+            missing |= where(decode.NO_COMPILER, lambda one: one.execution == "compiled")
+        if self.limits.public and not addresses.allowed():
+            missing |= where(addresses.NONE_LISTED, lambda one: mode_named(one.mode).elsewhere)
+        return missing
 
     def kept(self) -> Kept:
         return self._kept.told()
@@ -231,7 +236,7 @@ class LocalBackend:
         """Every recipe on the same requests, so with the same seeds, one after another."""
         requests = engine.requests(plan.prompts, plan.each, chat=plan.chat)
         texts = self._kept.for_plan(plan)
-        engines: dict[str, Engine] = {}
+        engines: dict[str, Engine | ServerEngine] = {}
         results: dict[str, RunResult] = {}
         for key in plan.recipes:
             if run.stopped():
@@ -239,7 +244,7 @@ class LocalBackend:
             try:
                 recipe = recipe_named(key)
                 mode_named(recipe.mode).check(requests)  # before an engine is made for nothing
-                own = self._variant(run, recipe, engine)
+                own = self._variant(run, recipe, engine, plan)
                 options = how(plan, recipe, texts)
                 own.check(requests, mode_named(recipe.mode), options["batching"])
             except Stopped:
@@ -247,18 +252,30 @@ class LocalBackend:
             except KshipraError as error:  # it cannot be had here, which costs the other recipes nothing
                 run.tell(Failed(self._sentence(error), key, unavailable=True))
                 continue
-            result = None if run.stopped() else self._recipe(run, recipe, requests, own, options)
-            if result is None:
+            ended = None if run.stopped() else self._recipe(run, recipe, requests, own, options)
+            if isinstance(ended, RunResult):
+                engines[key], results[key] = own, ended
+                texts.leave(recipe, options["prefixes"])
+            elif ended is None or not ended.unavailable:
                 return
-            engines[key], results[key] = own, result
-            texts.leave(recipe, options["prefixes"])
+        results = {key: result for key, result in results.items() if result.tells_ids}
         if results and not run.stopped():
             again = {key: how(plan, recipe_named(key), texts) for key in results}
             self._review(run, requests, results, engines, again)
 
-    def _variant(self, run: LocalRun, recipe: Recipe, engine: Engine) -> Engine:
-        """`engine` as `recipe` asks for it, made once and kept as long as it."""
+    def _variant(self, run: LocalRun, recipe: Recipe, engine: Engine, plan: Plan) -> Engine | ServerEngine:
+        """`engine` as `recipe` asks for it, made once and kept as long as it; or what is elsewhere."""
+        from kshipra.backends.openai import server_engine
         from kshipra.engine.variants import variant
+
+        if mode_named(recipe.mode).elsewhere:
+            return server_engine(
+                plan.server,
+                engine,
+                model=plan.choice.model,
+                chat=plan.chat,
+                public=self.limits.public,
+            )
 
         def progress(what: str, done: int | None, total: int | None) -> None:
             if run.stopped():
@@ -277,7 +294,7 @@ class LocalBackend:
         run: LocalRun,
         requests: tuple[Request, ...],
         results: dict[str, RunResult],
-        engines: dict[str, Engine],
+        engines: dict[str, Any],
         options: dict[str, dict[str, Any]],
     ) -> None:
         from kshipra.engine.review import review
@@ -294,20 +311,24 @@ class LocalBackend:
         run: LocalRun,
         recipe: Recipe,
         requests: tuple[Request, ...],
-        engine: Engine,
+        engine: Engine | ServerEngine,
         options: dict[str, Any],
-    ) -> RunResult | None:
-        """Run one recipe and tell of every step; None if it failed, with what there was until then told."""
+    ) -> RunResult | Failed:
+        """Run one recipe and tell of every step; the failure where there was one, which has been told, with
+        what there was until then."""
         key, mode = recipe.key, recipe.mode
         events: list[StepEvent] = []
-        run.tell(Started(key, requests, engine.model.spec, engine.compile_s))
+        run.tell(engine.started(key, requests))
         try:
             for event in engine.run(requests, stopped=run.stopped, **options):
                 events.append(event)
                 run.tell(Stepped(key, event))
         except Exception as error:
-            run.tell(Failed(self._sentence(error), key, metrics.fold(mode, requests, events)))
-            return None
+            elsewhere = isinstance(error, ServerError)  # it costs the ways that are here nothing
+            so_far = metrics.fold(mode, requests, events) if events or not elsewhere else None
+            failed = Failed(self._sentence(error), key, so_far, unavailable=elsewhere)
+            run.tell(failed)
+            return failed
         result = metrics.fold(mode, requests, events)
         run.tell(Finished(key, result, any(row.finish_reason == "cancelled" for row in result.rows)))
         return result
@@ -358,6 +379,11 @@ class LocalBackend:
         engine = load_choice(run.choice, work=work_of(plan) if plan else None, progress=progress)
         self._kept = KeptTexts(free_bytes(engine.device))
         return engine
+
+
+def where(why: str, missing: Callable[[Recipe], bool]) -> dict[str, str]:
+    """The recipes that are `missing`, by key, with the reason."""
+    return {recipe.key: why for recipe in RECIPES if missing(recipe)}
 
 
 def how(plan: Plan, recipe: Recipe, texts: PlanTexts) -> dict[str, Any]:

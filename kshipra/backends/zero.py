@@ -19,11 +19,12 @@ import spaces  # before whatever imports torch: it stands in for CUDA in this pr
 
 from kshipra import metrics
 from kshipra.backends import lease
-from kshipra.backends.local import LocalBackend, LocalRun
+from kshipra.backends.local import LocalBackend, LocalRun, where
 from kshipra.errors import InputError
 from kshipra.limits import OWN, Limits
 from kshipra.memory import Estimate
-from kshipra.recipes import RECIPES, recipe_named
+from kshipra.modes import mode_named
+from kshipra.recipes import recipe_named
 from kshipra.types import (
     DeviceChoice,
     Failed,
@@ -48,6 +49,7 @@ BEAT_S = 0.5  # the GPU's process is told to stop only between two of its messag
 NOT_COMPILED = (
     "a compiled step is made for this server's processor, and ZeroGPU lends a GPU for one run at a time"
 )
+NOT_LENT = "a run here holds a lent GPU, which would wait idly for the server"
 Told = tuple[Message, ...]
 
 
@@ -64,7 +66,10 @@ class ZeroBackend(LocalBackend):
         return tuple(lent if device.name == GPU else device for device in super().devices())
 
     def unavailable(self) -> dict[str, str]:
-        return {recipe.key: NOT_COMPILED for recipe in RECIPES if recipe.execution == "compiled"}
+        return {
+            **where(NOT_COMPILED, lambda one: one.execution == "compiled"),
+            **where(NOT_LENT, lambda one: mode_named(one.mode).elsewhere),
+        }
 
     def estimate(self, plan: Plan) -> Estimate:
         """Of this process, where the model must fit too; the GPU that is lent has more."""

@@ -46,6 +46,7 @@ from kshipra.types import (
     Request,
     RunResult,
     SamplingParams,
+    Started,
     StepEvent,
     silent,
 )
@@ -204,6 +205,15 @@ class Engine:
         rows = mode.together(len(requests), batching.rows)
         work, free = work_of_requests(requests, rows), free_bytes(self.device)
         Estimate((self.model.spec,), work, free, is_loaded=True).check()
+
+    def started(self, recipe: str, requests: tuple[Request, ...]) -> Started:
+        """What is told as a recipe begins on this engine."""
+        return Started(recipe, requests, self.model.spec, self.compile_s)
+
+    @property
+    def here(self) -> Engine:
+        """What an engine that is elsewhere has one of in this process."""
+        return self
 
     @property
     def compile_s(self) -> float | None:

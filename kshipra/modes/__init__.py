@@ -7,6 +7,7 @@ from kshipra.modes import (
     continuous,
     kv_cache,
     no_cache,
+    server,
     speculative,
     static_batch,
     transformers_continuous,
@@ -28,6 +29,7 @@ UNLISTED_MODES: tuple[Mode, ...] = (
     two_at_a_time.MODE,
     transformers_generate.MODE,
     transformers_continuous.MODE,
+    server.MODE,
 )
 
 

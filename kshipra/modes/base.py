@@ -25,7 +25,7 @@ class Mode:
     `implementation` of its own drives that kind of model past `job.step`; one that `drafts` needs an engine
     with a second model that guesses.
     `caches`: it keeps keys and values, so that those of earlier prompts can be reused. `guesses`: it checks
-    guesses of several tokens.
+    guesses of several tokens. `elsewhere`: its passes are those of another machine.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Mode:
     drafts: bool = False
     caches: bool = True
     guesses: bool = False
+    elsewhere: bool = False
 
     @property
     def batches(self) -> bool:
@@ -45,5 +46,5 @@ class Mode:
         return self.rows != 1
 
     def together(self, prompts: int, rows: int | None = None) -> int:
-        """The most of `prompts` that share a pass, where a run allows `rows`."""
-        return min(rows or self.rows or prompts, prompts)
+        """The most of `prompts` that share a pass here, where a run allows `rows`."""
+        return 0 if self.elsewhere else min(rows or self.rows or prompts, prompts)

@@ -18,6 +18,7 @@ from kshipra.ui.form import Form
 from kshipra.ui.handlers import estimator, link_opener, model_watcher, run_handler
 from kshipra.ui.lab import planting
 from kshipra.ui.lines import line
+from kshipra.ui.links import NAMES as LINKED
 from kshipra.ui.links import copy_script
 from kshipra.ui.live import wire_live
 from kshipra.ui.sessions import Sessions
@@ -112,7 +113,9 @@ def build_page(backend: Backend, choice: ModelChoice) -> gr.Blocks:
             api_visibility="private",
             concurrency_limit=None,
         )
-        link.click(None, fields, js=copy_script(words.LINK), api_visibility="private")
+        link.click(
+            None, [named[name] for name in LINKED], js=copy_script(words.LINK), api_visibility="private"
+        )
         page.load(
             link_opener(choice, devices, Form(*(field.value for field in fields)), backend.limits),
             outputs=fields,

@@ -47,6 +47,9 @@ def compare_endpoint(
         rows: int | None = None,
         reuse: bool = False,
         draft: str = "",
+        server: str = "",
+        server_model: str = "",
+        server_key: str = "",
     ) -> dict[str, Any]:
         """Complete prompts with one language model in several ways of generating, measure each, and compare.
 
@@ -57,8 +60,8 @@ def compare_endpoint(
         Args:
             prompts: From 1 to 16 texts that the model goes on from.
             ways: Ways of generating: no_cache, kv_cache, static_batch, continuous, speculative, compiled,
-                int8, compiled_int8, compiled_bf16, transformers_generate, draft_model. One that cannot run
-                on this machine or model is named in summary.verdict.
+                int8, compiled_int8, compiled_bf16, transformers_generate, draft_model, server. One that
+                cannot run on this machine or model is named in summary.verdict.
             max_new_tokens: Most new tokens a prompt, from 0 to 2048.
             temperature: 0 is greedy.
             top_k: 0 is off.
@@ -73,6 +76,10 @@ def compare_endpoint(
             rows: Most prompts in one pass, for static_batch and continuous; none leaves it to each.
             reuse: Whether ways that cache go on from what earlier calls have read. False runs cold.
             draft: The smaller model with the same tokenizer that guesses in draft_model; a name as for model.
+            server: For the way server, the address of one that speaks OpenAI's interface, as
+                http://127.0.0.1:8000; empty takes this machine's own setting.
+            server_model: The model's name on that server.
+            server_key: Its key, if it needs one; it is kept nowhere.
 
         Returns:
             The document of the run. Its main parts: ways[i].result (end_to_end_tok_per_s, decode_tok_per_s,
@@ -82,7 +89,8 @@ def compare_endpoint(
         try:
             form = Form(
                 with_limits(prompts, limits), ways, model, device, dtype, how, max_new_tokens, temperature,
-                top_k, top_p, repetition_penalty, seed, rows, reuse, draft,
+                top_k, top_p, repetition_penalty, seed, rows, reuse, draft, server, server_model,
+                server_key,
             )  # fmt: skip
             return await _document(backend, form, choice)
         except KshipraError as error:

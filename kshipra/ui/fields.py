@@ -11,6 +11,7 @@ from gradio.components import Component
 
 from kshipra.limits import Limits
 from kshipra.models.catalogue import NAMES
+from kshipra.modes import server as server_mode
 from kshipra.recipes import BUGS, RECIPES, USUAL_KEYS, recipe_named
 from kshipra.types import DTYPES, DeviceChoice, ModelChoice
 from kshipra.ui import show, words
@@ -150,7 +151,36 @@ def rail(
         )
     sampling = [temperature, top_k, top_p, penalty, seed]
     fields = [prompts, recipes, model, device, dtype, chat, most, *sampling, rows, reuse, draft]
-    return fields, estimate, kept, clear
+    return [*fields, *_server(recipes, limits)], estimate, kept, clear
+
+
+def _server(recipes: gr.CheckboxGroup, limits: Limits) -> list[gr.Textbox]:
+    """Address, model and key of a server, out of sight until the way that asks one is picked."""
+    said, key = words.SERVER, server_mode.MODE.name
+    info = said["addressInfoPublic" if limits.public else "addressInfo"].format(
+        letter=recipe_named(key).letter
+    )
+    with gr.Accordion(said["title"], open=True, visible=False, elem_id="server-part") as part:
+        address = gr.Textbox("", max_lines=1, label=said["address"], info=info, elem_id="server")
+        model = gr.Textbox("", max_lines=1, label=said["model"], elem_id="server-model")
+        secret = gr.Textbox(
+            "",
+            max_lines=1,
+            type="password",
+            label=said["key"],
+            info=said["keyInfo"],
+            elem_id="server-key",
+            html_attributes=gr.InputHTMLAttributes(autocomplete="new-password", spellcheck=False),
+        )
+    recipes.change(
+        lambda picked: gr.Accordion(visible=key in (picked or ())),
+        recipes,
+        part,
+        queue=False,
+        show_progress="hidden",
+        api_visibility="private",
+    )
+    return [address, model, secret]
 
 
 def lab() -> tuple[gr.Radio, gr.HTML, gr.Button]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kshipra.errors import InputError
 from kshipra.limits import OWN, Limits, clean_text
 from kshipra.modes import mode_named
 from kshipra.recipes import LAB_KEYS, RECIPE_KEYS, RECIPES
-from kshipra.types import ModelChoice, Plan, SamplingParams
+from kshipra.types import ModelChoice, Plan, SamplingParams, Server
 
 MOST_WHOLE = 2**53 - 1  # JSON's numbers are a browser's: beyond this they lose digits, and name another seed
 SEEDS = f"from 0 to {MOST_WHOLE:,}, or leave it blank"
@@ -37,6 +37,9 @@ class Form:
     rows: Any = None
     reuse: Any = False
     draft: Any = ""
+    server: Any = ""
+    server_model: Any = ""
+    server_key: Any = field(default="", repr=False)
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
@@ -107,6 +110,14 @@ def _draft(name: Any, recipes: Sequence[str]) -> str | None:
     return draft
 
 
+def _server(form: Form, recipes: Sequence[str]) -> Server:
+    """The server that is named, where one of `recipes` asks one: else nothing of it goes any further."""
+    if not any(mode_named(recipe.mode).elsewhere for recipe in RECIPES if recipe.key in recipes):
+        return Server()
+    named = (form.server, form.server_model, form.server_key)
+    return Server(*(clean_text(str(value or "")).strip() for value in named))
+
+
 def plan_of(form: Form, default: ModelChoice, limits: Limits = OWN) -> Plan:
     """The Plan that `form` asks for; InputError names the field that cannot be used."""
     params = SamplingParams(
@@ -136,4 +147,5 @@ def plan_of(form: Form, default: ModelChoice, limits: Limits = OWN) -> Plan:
         limits=own_limits,
         rows=rows,
         reuse=form.reuse is True,
+        server=_server(form, recipes),
     )

@@ -18,7 +18,8 @@ from kshipra.ui.fields import script
 from kshipra.ui.form import Form, in_order, plan_of, with_limits
 
 MAX_CHARS = 8_000  # of a whole address, as browsers, proxies and chat programs take it
-NAMES = tuple(field.name for field in fields(Form))
+# No server: a link must not say where prompts go, and a key is nobody else's.
+NAMES = tuple(field.name for field in fields(Form) if not field.name.startswith("server"))
 SEVERAL = ("prompts", "recipes")  # these come once a value
 LIMITS = "limits"  # of the prompts, once each, where one has its own
 NUMBERS = ("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "rows")
@@ -33,7 +34,7 @@ class Query(Protocol):
 
 
 def copy_script(words: dict[str, str]) -> str:
-    """The script of "Copy link": takes the fields in the order of Form."""
+    """The script of "Copy link": takes the fields NAMES in the order of Form."""
     settings = {"names": NAMES, "several": SEVERAL, "limits": LIMITS, "most": MAX_CHARS, "words": words}
     return f"(...values) => {{ const settings = {json.dumps(settings)};\n{script('copy', 'links')}\n}}"
 

@@ -7,7 +7,8 @@
     settings     the Plan: choice, prompts, recipes, params, chat
     ways         a list: key, letter, label, sentence, ended ("done", "stopped", "failed"), result (RunResult
                  with every StepEvent), prompt_ids (a list a row), prediction (or null) with its sentence;
-                 execution, and spec, the model as this way had it stored: both not in older documents
+                 execution, and spec, the model as this way had it stored: both not in older documents; of a
+                 server's way spec is null, and server_model what it was asked for
     comparisons  of every pair of ways that ended, each with its sentence; other_weights (not in older
                  documents): whether the two stored their weights differently
     checks       of each way of the bug lab: what the engine's own checks make of it
@@ -67,6 +68,7 @@ class Recording:
         self._ready: Ready | None = None
         self._requests: dict[str, tuple[Request, ...]] = {}
         self._specs: dict[str, ModelSpec] = {}
+        self._server_models: dict[str, str] = {}
         self._missing: list[str] = []
         self._results: dict[str, tuple[RunResult, str]] = {}
         self._review = Reviewed((), {}, None, {})
@@ -79,12 +81,15 @@ class Recording:
                 self._requests[message.recipe] = message.requests
                 if message.spec is not None:
                     self._specs[message.recipe] = message.spec
+                if message.server_model is not None:
+                    self._server_models[message.recipe] = message.server_model
             case Finished():
                 self._results[message.recipe] = (message.result, "stopped" if message.stopped else "done")
-            case Failed(recipe=str(), unavailable=True):
-                self._missing.append(did_not_run(message))
-            case Failed(recipe=str(key), result=RunResult() as result):
-                self._results[key] = (result, "failed")
+            case Failed(recipe=str(key)):
+                if message.unavailable:
+                    self._missing.append(did_not_run(message))
+                if message.result is not None:
+                    self._results[key] = (message.result, "failed")
             case Reviewed():
                 self._review = message
             case _:
@@ -93,7 +98,7 @@ class Recording:
     @property
     def steps(self) -> int:
         """Forward passes and new tokens: what a document's size goes by."""
-        return sum(len(result.steps) + result.new_tokens for result, _ in self._results.values())
+        return sum(len(result.steps) + (result.new_tokens or 0) for result, _ in self._results.values())
 
     def document(self) -> dict[str, Any] | None:
         """The run so far; None while no way has ended."""
@@ -135,7 +140,8 @@ class Recording:
             "label": recipe.label,
             "sentence": recipe.sentence,
             "execution": recipe.execution,
-            "spec": plain(self._spec(key)),
+            "spec": None if key in self._server_models else plain(self._spec(key)),
+            "server_model": self._server_models.get(key),
             "ended": ended,
             "prompt_ids": [list(request.prompt_ids) for request in self._requests[key]],
             "result": result.to_dict(),
@@ -143,7 +149,7 @@ class Recording:
         }
 
     def _prediction(self, key: str, result: RunResult) -> dict[str, Any] | None:
-        if self._review.roofline is None or self._ready is None:
+        if self._review.roofline is None or self._ready is None or not result.tells_ids:
             return None
         found = predict(self._spec(key), self._requests[key], result, self._review.roofline)
         return {**plain(found), "sentence": predicted.sentence(found, result)}

@@ -69,6 +69,11 @@ def part(amount: int, whole: int) -> str:
     return f"{amount:,} of {whole:,}" if whole else DASH
 
 
+def counted(amount: int, noun: str) -> str:
+    """1 prompt, 2 prompts."""
+    return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
+
+
 def listing(items: list[str]) -> str:
     """A, B and C."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -57,8 +57,9 @@ def _cells(result: RunResult, gain: str) -> list[str]:
 
 
 def _reused(result: RunResult) -> str:
-    prompt_tokens = sum(row.prompt_tokens for row in result.rows)
-    return show.part(result.reused_tokens, prompt_tokens) if result.reused_tokens else show.DASH
+    if not result.reused_tokens:
+        return show.DASH
+    return show.part(result.reused_tokens, sum(row.prompt_tokens for row in result.rows))
 
 
 def _second_reference(whole: list[Outcome], place: int) -> Outcome:
@@ -87,7 +88,8 @@ def did_not_run(message: Failed) -> str:
     """What is said of a way that could not run here at all."""
     assert message.recipe is not None
     recipe = recipe_named(message.recipe)
-    return words.DID_NOT_RUN.format(letter=recipe.letter, label=recipe.label, sentence=message.sentence)
+    said = words.DID_NOT_RUN if message.result is None else words.BROKE_OFF
+    return said.format(letter=recipe.letter, label=recipe.label, sentence=message.sentence)
 
 
 def closing_words(outcomes: list[Outcome], summary: dict[str, Any]) -> list[str]:
@@ -123,6 +125,18 @@ def _parting(first: Outcome, other: Outcome) -> str | None:
     )
 
 
+def _texts_note(other: Outcome, reference: Outcome | None) -> str:
+    """How the text of a server's way, of which no ids are known, compares; seeds draw otherwise there."""
+    letter = other.recipe.letter
+    if reference is None or any(_seeds(reference.result)):
+        return words.SERVER["noIds"].format(letter=letter)
+    pairs = list(zip(reference.result.rows, other.result.rows, strict=True))
+    same = sum(one.text == two.text for one, two in pairs)
+    return words.SERVER["texts"].format(
+        letter=letter, first=reference.recipe.letter, same=same, all=show.counted(len(pairs), "prompt")
+    )
+
+
 def _weights_note(whole: list[Outcome]) -> str:
     """Why ways that store their weights unlike the first may part from it; "" where none that does parts."""
     first, *others = whole
@@ -139,7 +153,8 @@ def _weights_note(whole: list[Outcome]) -> str:
 
 def verdict(outcomes: list[Outcome], dtype: str | None) -> tuple[bool | None, list[str]]:
     """Whether all whole runs gave the same ids (None: nothing to compare), and the sentences that say so."""
-    whole = [outcome for outcome in outcomes if outcome.excluded is None]
+    ended = [outcome for outcome in outcomes if outcome.excluded is None]
+    whole = [outcome for outcome in ended if outcome.result.tells_ids]
     left_out = [f"{o.recipe.letter} ({o.excluded})" for o in outcomes if o.excluded]
     lines: list[str] = []
     same: bool | None = None
@@ -157,6 +172,7 @@ def verdict(outcomes: list[Outcome], dtype: str | None) -> tuple[bool | None, li
             lines.append(note)
         if not same and dtype and dtype not in EXACT:
             lines.append(f"In {dtype} near-ties may part; compare in float32 for a proof.")
+    lines += [_texts_note(other, whole[0] if whole else None) for other in ended if other not in whole]
     if left_out and len(outcomes) > 1:
         lines.append(f"Not compared: {show.listing(left_out)}.")
     return same, lines

@@ -222,6 +222,8 @@ class RunView:
     def _on_started(self, message: Started) -> None:
         self._active = place = self._places[message.recipe]
         self._columns[place].requests = message.requests
+        if message.server_model is not None:
+            self._tell("note", place, words.SERVER["asked"].format(model=message.server_model))
         if message.compile_s is not None:
             self._tell("note", place, compiled_text(message.compile_s))
         if self._reuse and not mode_named(self._columns[place].recipe.mode).caches:
@@ -256,14 +258,14 @@ class RunView:
     def _on_failed(self, message: Failed) -> None:
         if message.unavailable and message.recipe is not None:
             self._missing.append(did_not_run(message))
-            self._close(message.recipe, "unavailable")
+            self._close(message.recipe, "unavailable" if message.result is None else "failed")
             self._tell("why", self._places[message.recipe], message.sentence)
-            return
-        self._failure = message.sentence
-        self._tell("status", "failed", message.sentence)
-        if message.recipe is None:
-            return
-        self._close(message.recipe, "failed")
+        else:
+            self._failure = message.sentence
+            self._tell("status", "failed", message.sentence)
+            if message.recipe is None:
+                return
+            self._close(message.recipe, "failed")
         if message.result is not None:
             recipe = self._columns[self._places[message.recipe]].recipe
             self._outcomes.append(Outcome(recipe, message.result, "failed"))
@@ -277,7 +279,7 @@ class RunView:
                 self._tell("state", place, word, word)
         if self._failure:
             self._tell("status", "failed", self._failure)
-        elif self._missing and not self._outcomes and not message.stopped:
+        elif self._missing and all(one.excluded for one in self._outcomes) and not message.stopped:
             self._tell("status", "failed", " ".join(self._missing))
         elif message.stopped:
             self._tell("status", "stopped", "Stopped: what there is stays.")

@@ -140,12 +140,16 @@ WHY = {
     "draft_model": "The guesses are those of a smaller model, which costs a pass of its own for each of "
     "them. It pays where that one is several times faster and mostly agrees; what this model would not have "
     "chosen itself is dropped, so the text is the same.",
+    "server": "A server decides itself how it generates: batches, kernels, its machine. Here it is seen from "
+    "outside: when its text came in, and how many tokens it says there were. A piece of text may be several "
+    "tokens, so pieces are never counted; its step time is the time between two pieces of a prompt's text.",
 }
 
 NOT_HERE = "Not on this machine: {ways}, because {why}."  # ways that can be picked all the same
 COMPILED = "Compiled in {time}, which is in no figure here."
 COMPILED_BEFORE = "It had been compiled before."
 DID_NOT_RUN = "{letter} {label} did not run. {sentence}"
+BROKE_OFF = "{letter} {label} broke off. {sentence}"
 
 PAGE = {
     "idle": "Ready. Press Run.",
@@ -223,6 +227,20 @@ REUSE = {
     "nothing": "Nothing is kept yet.",
     "clear": "Clear",
     "none": "It keeps no cache that could be reused.",
+}
+
+SERVER = {
+    "title": "Server",
+    "address": "Address",
+    "addressInfo": "For way {letter}: a server with OpenAI's interface, as http://127.0.0.1:8000. Blank is "
+    "this machine's own setting.",
+    "addressInfoPublic": "For way {letter}. This page asks the servers on its own list only.",
+    "model": "Model there",
+    "key": "Key",
+    "keyInfo": "Used for the run, kept nowhere.",
+    "asked": "Asked for: {model}.",
+    "noIds": "{letter}'s server tells text and no tokens, so it is not compared.",
+    "texts": "{letter}'s server tells text and no tokens: its text is that of {first} in {same} of {all}.",
 }
 
 DRAFT = {

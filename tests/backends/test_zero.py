@@ -257,7 +257,7 @@ def test_it_is_asked_for_in_the_context_of_the_visitor(backend, lender):
 
 
 def test_what_cannot_be_had_there_says_why(backend):
-    assert set(backend.unavailable()) == {"compiled", "compiled_int8", "compiled_bf16"}
+    assert set(backend.unavailable()) == {"compiled", "compiled_int8", "compiled_bf16", "server"}
     with pytest.raises(InputError, match="leave out compiled, because a compiled step is made for"):
         backend.submit(plan(recipes=("compiled",)))
     with pytest.raises(InputError, match="Device must be auto"):

@@ -129,6 +129,20 @@ def schedule(mode: str, requests: Sequence[Request], rows: int | None) -> Iterat
         places = [row for row in running if had[row] < limits[row]]
 
 
+def arrivals(requests: Sequence[Request], pace: float) -> Iterator[StepEvent]:
+    """What a server sends: two tokens a piece, prompts in turn, and each prompt's count at its end."""
+    places = [(place, request.row) for place in range(3) for request in requests]
+    said = [NewToken(row, None, f" {place} of {row}", count=None) for place, row in places]
+    counts = [NewToken(each.row, None, "", "length", count=each.params.max_new_tokens) for each in requests]
+    for index, token in enumerate((*said, *counts)):
+        phase = "prefill" if index < len(requests) else "decode"
+        at_s = pace * 0.05 * (index + 1)
+        yield StepEvent(
+            index, phase, (token.row,), (token,), None, None, pace * 0.05, at_s, None, None, None, None,
+            "not told by the server", None,
+        )  # fmt: skip
+
+
 def events(
     mode: str,
     requests: Sequence[Request],
@@ -140,6 +154,9 @@ def events(
 ) -> Iterator[StepEvent]:
     """The steps of one way, with made-up but plausible times; `odd` changes one token, and of each prompt
     `reused` tokens were there."""
+    if mode_named(mode).elsewhere:
+        yield from arrivals(requests, pace)
+        return
     at_s, kv = 0.0, 0
     for index, (phase, new, ended) in enumerate(schedule(mode, requests, at_once)):
         rows, step = tuple(new), max(places.start for places in new.values())
@@ -170,7 +187,7 @@ def events(
 def review_of(results: dict[str, RunResult]) -> Reviewed:
     """Pairs compared as the engine does; where two part, figures of a real fault."""
     found = []
-    for first, second in combinations(results, 2):
+    for first, second in combinations((key for key, result in results.items() if result.tells_ids), 2):
         parting = first_difference(results[first], results[second])
         if parting is None:
             found.append(Comparison(first, second, "identical"))
@@ -241,7 +258,10 @@ class FakeRun:
             if (recipe.weights, recipe.execution) != ("native", "eager"):
                 put(Loading(f"Making the engine of {recipe.label}"))
             requests, done = requests_of(self.plan), []
-            put(Started(key, requests, spec_of(key, spec)))
+            if mode_named(recipe.mode).elsewhere:
+                put(Started(key, requests, server_model=self.plan.server.model))
+            else:
+                put(Started(key, requests, spec_of(key, spec)))
             odd = key == backend.odd or recipe.fault is not None
             pace = backend.pace * PACES[recipe.weights, recipe.execution]
             reused = backend.reused if self.plan.reuse and mode_named(recipe.mode).caches else 0

@@ -102,6 +102,7 @@ FIELDS = [
     None,
     False,
     "",
+    *[""] * 3,  # of a server
 ]
 GONE_WITHIN_S = 10.0
 
