@@ -27,11 +27,15 @@ def allowed_probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
         scaled = kept.scatter(0, best, scaled[best])
     probabilities = scaled.softmax(dim=0)
     if params.top_p < 1.0:
-        ordered, ids = probabilities.sort(descending=True, stable=True)
+        # All ids below this bound together are less than what may be left out, so only some thousand of a
+        # large vocabulary are put in order: sorting 49,152 takes 4 ms, more than all else here.
+        likely = (probabilities >= (1 - params.top_p) / (2 * probabilities.numel())).nonzero()[:, 0]
+        ordered, order = probabilities[likely].sort(descending=True, stable=True)
+        ids = likely[order]
         before = ordered.cumsum(dim=0) - ordered
         beyond = before >= params.top_p * (1 - ROUNDING)
         beyond[0] = False
-        probabilities = probabilities.scatter(0, ids, ordered.masked_fill(beyond, 0.0))
+        probabilities = torch.zeros_like(probabilities).scatter(0, ids, ordered.masked_fill(beyond, 0.0))
     return probabilities / probabilities.sum()
 
 
@@ -47,7 +51,7 @@ def draw(probabilities: Tensor, generator: torch.Generator) -> Tensor:
     point = torch.rand(1, generator=generator).to(probabilities.device)
     reached = probabilities.cumsum(dim=0)
     choice = torch.searchsorted(reached, point * reached[-1], right=True)
-    last = probabilities.nonzero().max()
+    last = torch.searchsorted(reached, reached[-1:])  # of the ids that have any probability
     return torch.minimum(choice, last)[0]
 
 
