@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from app import main
 from kshipra.engine import runner
@@ -17,13 +18,13 @@ MINUTE_S, POLL_S = 60.0, 0.1
 
 
 def slowly(load_choice):
-    def load(choice: ModelChoice, *, progress: Progress) -> runner.Engine:
+    def load(choice: ModelChoice, *, progress: Progress, **options: Any) -> runner.Engine:
         began_s = time.monotonic()
         until = Path(os.environ["SLOW_UNTIL"])
         while (waited_s := time.monotonic() - began_s) < MINUTE_S and not until.exists():
             progress("Fetching", int(waited_s * 2**20), int(MINUTE_S * 2**20))
             time.sleep(POLL_S)
-        return load_choice(choice, progress=progress)
+        return load_choice(choice, progress=progress, **options)
 
     return load
 
