@@ -172,14 +172,8 @@ def _server(recipes: gr.CheckboxGroup, limits: Limits) -> list[gr.Textbox]:
             elem_id="server-key",
             html_attributes=gr.InputHTMLAttributes(autocomplete="new-password", spellcheck=False),
         )
-    recipes.change(
-        lambda picked: gr.Accordion(visible=key in (picked or ())),
-        recipes,
-        part,
-        queue=False,
-        show_progress="hidden",
-        api_visibility="private",
-    )
+    shown = f'(picked) => ({{ __type__: "update", visible: (picked ?? []).includes("{key}") }})'
+    recipes.change(None, recipes, part, js=shown, api_visibility="private")
     return [address, model, secret]
 
 
