@@ -112,7 +112,7 @@ const checkRecord = (() => {
       choice: fields({ model: name, device: name, dtype: name, weights: name, execution: name, implementation: name,
         draft: later(maybe(name)) }),
       prompts: list(long, 1, 16), recipes: list(key, 1, 64), chat: flag,
-      limits: later(list(maybe(count), 0, 16)), rows: later(maybe(count)), reuse: later(flag),
+      limits: later(list(maybe(count), 0, 16)), rows: later(maybe(count)), reuse: later(flag), server: later(fields({ model: text(600) })),
       params: fields({
         max_new_tokens: count, temperature: any, top_k: whole(Number.MAX_SAFE_INTEGER), top_p: any, repetition_penalty: any, seed, stop: list(name, 0, 64),
         ignore_eos: flag,

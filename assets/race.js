@@ -36,9 +36,11 @@ const makeRace = (() => {
     return { rows, times };
   };
 
-  // Places of the ways that ran to their end; equal times share one. A way without tokens took no part.
+  // Places of the ways that ran to their end; equal times share one. A way without tokens took no part; where a
+  // server does not count them, one whose text came did.
   const placesOf = (ways) => {
-    const finished = ways.filter(({ ended, result }) => ended === "done" && result.rows.some(({ ttft_s: first }) => first !== null));
+    const tookPart = ({ new_tokens: count, rows }) => count === null ? rows.some(({ ttft_s: first }) => first !== null) : count > 0;
+    const finished = ways.filter(({ ended, result }) => ended === "done" && tookPart(result));
     return new Map(finished.map((way) =>
       [way.key, 1 + finished.filter(({ result }) => result.wall_s < way.result.wall_s).length]));
   };

@@ -386,7 +386,7 @@ LATER = [  # of a way's result, what older documents lack
     *((name,) for name in ("largest_gap_s", "reused_tokens", "drafted_tokens", "accepted_tokens", "draft_s")),
     *(("rows", 0, name) for name in ("drafted_tokens", "accepted_tokens")),
     *(("steps", 0, name) for name in ("reused_tokens", "drafted_tokens", "row_drafted_tokens", "draft_s")),
-    ("steps", 0, "new_tokens", 0, "guessed"),
+    *(("steps", 0, "new_tokens", 0, name) for name in ("guessed", "count")),
 ]
 
 
@@ -403,10 +403,11 @@ def test_every_part_is_needed(open_page, whole):
             yield from parts(value[0], (*path, 0))
 
     free = {("versions",), ("texts",), ("checks",)}  # tables: any name may be there or not
-    later = [("ways", 0, "spec"), ("ways", 0, "execution"), ("comparisons", 0, "other_weights")]
+    later = [("ways", 0, name) for name in ("spec", "execution", "server_model")]
+    later += [("comparisons", 0, "other_weights")]
     later += [("machine", name) for name in ("threads", "quota_cores", "caches")]
     later += [("model", "spec", name) for name in ("weights", "stored_bytes", "pass_weight_bytes")]
-    later += [("settings", name) for name in ("limits", "rows", "reuse")]
+    later += [("settings", name) for name in ("limits", "rows", "reuse", "server")]
     later += [("settings", "choice", "draft")]
     later += [("ways", 0, "result", *names) for names in LATER]
     for path in parts(whole):

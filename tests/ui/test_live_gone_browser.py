@@ -44,6 +44,7 @@ def test_an_answer_whose_server_has_gone_ends_with_a_sentence_and_stays(page, re
     passes.allow(20)
     say(page, "the first", 256)
     answering(page)
+    page.wait_for_function("document.querySelector('.k-turn-answer span').innerText.length > 3")
     relay.shut()
     assert_lost(page, 0)
     answer = turn(page).locator(".k-turn-answer span").first
