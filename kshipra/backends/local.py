@@ -133,9 +133,10 @@ class LocalBackend:
     def unavailable(self) -> dict[str, str]:
         from kshipra.engine import decode
 
-        has_cuda = any(each.name == "cuda" and each.unavailable is None for each in self.devices())
         missing = {}
-        if not has_cuda and not decode.compiler():
+        if not decode.compiler() and not any(
+            device.name == "cuda" and device.unavailable is None for device in self.devices()
+        ):
             missing |= where(decode.NO_COMPILER, lambda one: one.execution == "compiled")
         if self.limits.public and not addresses.allowed():
             missing |= where(addresses.NONE_LISTED, lambda one: mode_named(one.mode).elsewhere)

@@ -15,29 +15,23 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 from httpx_sse import EventSource, SSEError
 
 from kshipra.backends.addresses import Target, target_of
 from kshipra.backends.refusals import refused, sentence_of
+from kshipra.engine.runner import Engine, never
 from kshipra.errors import ServerError
 from kshipra.modes import server as mode
 from kshipra.types import UNBOUNDED, Batching, FinishReason, NewToken, Request, Server, Started, StepEvent
-
-if TYPE_CHECKING:
-    from kshipra.engine.runner import Engine
 
 CONNECT_S = 10.0
 SILENT_S = 120.0  # until a first piece comes, or another: a long prompt on a busy server takes long
 POLL_S = 0.05  # how soon Stop closes the connection
 MOST_CHARS = 500_000  # of one answer, whatever was asked for
 METHOD = "not told by the server"
-
-
-def never() -> bool:
-    return False
 
 
 @dataclass(frozen=True)

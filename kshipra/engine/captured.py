@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from kshipra.engine.cache import KVCache
+from kshipra.engine.stepped import StepModel
 from kshipra.errors import InputError
-from kshipra.models.base import CausalLM, KeyValues
+from kshipra.models.base import CausalLM
 from kshipra.models.shapes import reason
 
 SHORTEST = 128  # columns of the least capacity; each of the others is twice the one before
@@ -26,20 +27,22 @@ MOST_STEPS = 16  # that are kept, those used last: each holds memory of its own
 WARM_UPS = 3  # libraries must have set themselves up before recording starts
 
 Pass = Callable[[], Tensor]
-Recorder = Callable[[Pass], tuple[Callable[[], object], Tensor]]
+Recorder = Callable[[Pass, torch.device], tuple[Callable[[], object], Tensor]]
 
 
-def record(run: Pass) -> tuple[Callable[[], object], Tensor]:
-    """`run` recorded as a CUDA graph: what replays it, and the tensor that every replay writes anew."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(WARM_UPS):
-            run()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        written = run()
+def record(run: Pass, device: torch.device) -> tuple[Callable[[], object], Tensor]:
+    """`run` on `device` recorded as a CUDA graph: what replays it, and the tensor that every replay writes
+    anew."""
+    with torch.cuda.device(device):
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UPS):
+                run()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            written = run()
     return graph.replay, written
 
 
@@ -66,7 +69,8 @@ class Step:
         self.columns = 0  # as KeyValues; where the new column goes, `column` says
         self._user: Callable[[], KVCache | None] = lambda: None
         self._replay, self._logits = recorder(
-            lambda: model.forward(self.ids, self.positions, self.mask, self, 1)  # (B, 1, V)
+            lambda: model.forward(self.ids, self.positions, self.mask, self, 1),  # (B, 1, V)
+            device,
         )
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,37 +103,26 @@ class Step:
         self._user = weakref.ref(cache)
 
 
-class CapturedModel:
+class CapturedModel(StepModel):
     """`model`, one of ours on a GPU, with decode passes that are replayed. `compile_s` is what recording took
     so far. Raises InputError where this GPU refuses."""
 
     def __init__(self, model: CausalLM, *, recorder: Recorder = record) -> None:
-        self.model, self.spec, self.eos_ids = model, model.spec, model.eos_ids
-        self.compile_s = 0.0
+        super().__init__(model)
         self._recorder = recorder
         self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
-
-    def forward(
-        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
-    ) -> Tensor:
-        """As CausalLM.forward. Passes of many columns, and caches that are not quite KVCache, are left to the
-        model itself."""
-        if type(cache) is not KVCache or not cache.columns or ids.shape[1] > 1:
-            return self.model.forward(ids, positions, mask, cache, keep)
-        return self._step(len(ids), cache.columns + 1).logits(ids, positions, mask, cache)
 
     def prepare(self, rows: int, columns: int) -> None:
         """Record what a run of `rows` needs until they have `columns`, before its clock starts."""
         capacity = SHORTEST
         while capacity <= capacity_of(columns):
-            self._step(rows, capacity)
+            self._recorded(rows, capacity)
             capacity *= 2
 
-    def _step(self, rows: int, columns: int) -> Step:
+    def _step(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
+        return self._recorded(len(ids), cache.columns + 1).logits(ids, positions, mask, cache)
+
+    def _recorded(self, rows: int, columns: int) -> Step:
         key = rows, capacity_of(columns)
         if key not in self._steps:
             started_s = time.perf_counter()

@@ -20,8 +20,9 @@ from torch.profiler import record_function
 from kshipra.engine import decode
 from kshipra.engine.cache import KVCache
 from kshipra.engine.captured import CapturedModel
+from kshipra.engine.stepped import StepModel
 from kshipra.errors import InputError
-from kshipra.models.base import CausalLM, KeyValues, Linear
+from kshipra.models.base import CausalLM, Linear
 from kshipra.models.gpt2 import GPT2
 from kshipra.models.llama import Llama
 from kshipra.models.weights import Bfloat16Linear, multiplies_bfloat16, swap
@@ -50,14 +51,14 @@ def require_compiled(model: CausalLM) -> None:
         raise InputError(f"Compiled execution is unavailable: {reason}; choose eager.")
 
 
-def compiled(model: CausalLM, *, progress: Progress = silent) -> CompiledModel | CapturedModel:
+def compiled(model: CausalLM, *, progress: Progress = silent) -> StepModel:
     """`model`, which it takes over, with decode passes that are machine code, or on a GPU a CUDA graph.
     Raises InputError with the reason where there can be neither."""
     require_compiled(model)
     return CapturedModel(model) if model.device.type == "cuda" else CompiledModel(model, progress=progress)
 
 
-class CompiledModel:
+class CompiledModel(StepModel):
     """`model` with decode passes that run as compiled code. It takes the model over: its products are laid
     out for that code, in place, and no tensor is kept twice.
 
@@ -68,11 +69,13 @@ class CompiledModel:
     def __init__(self, model: CausalLM, *, progress: Progress = silent) -> None:
         require_compiled(model)
         assert isinstance(model, (GPT2, Llama))
+        super().__init__(model)
+        self.model: GPT2 | Llama
         started_s = time.perf_counter()
         self._code, compiled = decode.library(progress)
-        self.compile_s = time.perf_counter() - started_s if compiled else 0.0
+        if compiled:
+            self.compile_s = time.perf_counter() - started_s
         swap(model, _turned)
-        self.model, self.spec, self.eos_ids = model, model.spec, model.eos_ids
         self._frequencies = model.frequencies
         self._layers = (decode.Layer * self.spec.layers)(*map(_layer, model.blocks))
         spec, first = self.spec, self._layers[0]
@@ -94,25 +97,9 @@ class CompiledModel:
                 if self._code.kshipra_is_wide(getattr(layer, name)):
                     setattr(block, name, Wide(getattr(block, name), getattr(layer, name), self._code))
 
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
-
-    def forward(
-        self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KeyValues | None, keep: int
-    ) -> Tensor:
-        """As CausalLM.forward. No cache, and one that is not quite KVCache (the bug lab's), is left to the
-        model itself."""
-        if type(cache) is not KVCache:
-            return self.model.forward(ids, positions, mask, cache, keep)
-        if cache.columns and ids.shape[1] == 1:
-            return self._step(ids, positions, mask, cache)[:, None]  # (B, 1, V)
-        return self._columns(ids, positions, mask, cache, keep)
-
     def _columns(
         self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache, keep: int
     ) -> Tensor:
-        """Logits (B, keep, V) of the last of T new columns, all stored behind what `cache` has."""
         spec, (rows, columns) = self.spec, ids.shape
         count, threads = rows * columns, torch.get_num_threads()
         x = self.model.embed(ids, positions).view(count, spec.width)  # new, which the code works in
@@ -162,7 +149,6 @@ class CompiledModel:
         return self.model.head(self.model.norm(last))  # (B, keep, V)
 
     def _step(self, ids: Tensor, positions: Tensor, mask: Tensor | None, cache: KVCache) -> Tensor:
-        """Logits (B, V) of one new column, whose keys and values are stored behind what `cache` has."""
         spec, rows = self.spec, ids.shape[0]
         tensors = [tensor for keys_values in cache.reserve(1) for tensor in keys_values]
         x = self.model.embed(ids, positions)  # (B, 1, W), new, which the code works in
@@ -191,7 +177,7 @@ class CompiledModel:
         )
         with record_function("kshipra::decode_step"):  # a profile's one name for all of it
             self._code.kshipra_decode(self._model, step)
-        return logits
+        return logits[:, None]  # (B, 1, V)
 
 
 class Wide(nn.Module):

@@ -17,9 +17,8 @@ from torch import nn
 
 from kshipra import machine, metrics
 from kshipra.costs import kv_bytes_per_token, weight_bytes
-from kshipra.engine.captured import CapturedModel
 from kshipra.engine.check import check_adapter
-from kshipra.engine.compiled import CompiledModel, compiled
+from kshipra.engine.compiled import compiled
 from kshipra.engine.devices import free_bytes, pick_device, pick_dtype
 from kshipra.engine.drafts import check_draft
 from kshipra.engine.job import Chooser, Job, Observer, nobody
@@ -27,6 +26,7 @@ from kshipra.engine.layout import HONEST, Layout
 from kshipra.engine.pages import use_huge_pages
 from kshipra.engine.prefix import PrefixCache
 from kshipra.engine.sampling import next_ids
+from kshipra.engine.stepped import StepModel
 from kshipra.errors import InputError
 from kshipra.memory import Estimate, Work, check_weights_fit, work_of_requests
 from kshipra.models.hf import TransformersModel
@@ -165,7 +165,7 @@ class Engine:
 
         def events() -> Iterator[StepEvent]:
             self._warm_up(chosen)
-            if isinstance(self.model, CapturedModel):
+            if isinstance(self.model, StepModel):
                 work = work_of_requests(requests, chosen.together(len(requests), batching.rows))
                 self.model.prepare(work.rows, min(work.columns, self.model.spec.context or work.columns))
             job = Job(
@@ -218,7 +218,7 @@ class Engine:
     @property
     def compile_s(self) -> float | None:
         """What compiling its decode step took, 0.0 where that was on disk; None where it is not compiled."""
-        return self.model.compile_s if isinstance(self.model, (CompiledModel, CapturedModel)) else None
+        return self.model.compile_s if isinstance(self.model, StepModel) else None
 
     def describe(self) -> Ready:
         """What is loaded, for people: shape, device, threads, and what weights and cache take."""

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from kshipra.engine import runner
-from kshipra.engine.captured import CapturedModel
-from kshipra.engine.compiled import CompiledModel, compiled, require_compiled
+from kshipra.engine.compiled import compiled, require_compiled
+from kshipra.engine.stepped import StepModel
 from kshipra.models.hf import TransformersModel
 from kshipra.models.loading import wrap_model
 from kshipra.models.weights import inner, is_stored, shell
@@ -33,8 +33,8 @@ def variant(
     stored smaller already, and those for transformers, which lays them out otherwise, are read from disk
     again. Raises KshipraError with the reason where there can be none.
     """
-    is_compiled = isinstance(engine.model, (CompiledModel, CapturedModel))
-    plain = engine.model.model if isinstance(engine.model, (CompiledModel, CapturedModel)) else engine.model
+    is_compiled = isinstance(engine.model, StepModel)
+    plain = engine.model.model if isinstance(engine.model, StepModel) else engine.model
     compiles = is_compiled or execution == "compiled"
     stores = weights not in ("native", plain.spec.weights)
     if implementation == "transformers" and not isinstance(plain, TransformersModel):
@@ -64,7 +64,7 @@ def moved(engine: runner.Engine, device: str) -> runner.Engine | None:
     """`engine` and its draft with all tensors on `device`, shared ones once; it is not to be used any more
     where it was. None where some are in a form that is for that device alone."""
     draft = moved(engine.draft, device) if engine.draft is not None else None
-    is_bound = isinstance(engine.model, (CompiledModel, CapturedModel)) or is_stored(engine.model)
+    is_bound = isinstance(engine.model, StepModel) or is_stored(engine.model)
     if is_bound or (draft is None) != (engine.draft is None):
         return None
     there: dict[tuple[Any, ...], torch.Tensor] = {}

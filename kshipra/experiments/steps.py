@@ -91,7 +91,7 @@ def graph_way(model: CausalLM, cache: KVCache) -> Way:
         raise InputError(f"No CUDA here: CUDA graphs need it, and the model is on {device}.")
     cache.reserve(1)  # memory that is allocated while recording would belong to the graph
     forward = decode_way(model, cache).logits
-    replay, logits = record(forward)
+    replay, logits = record(forward, device)
 
     def again() -> Tensor:
         replay()

@@ -15,7 +15,7 @@ from kshipra.errors import InputError
 MODELS = pytest.mark.parametrize("make", [make_gpt2, make_llama])
 
 
-def recorder(run):
+def recorder(run, device):
     """What replays the operations of `run` into one tensor."""
     graph = make_fx(run)()
     written = run().clone()
@@ -67,9 +67,9 @@ def test_caches_that_take_turns_keep_what_is_theirs():
 def test_a_run_records_before_its_clock_starts_and_the_next_one_nothing():
     recorded = []
 
-    def counting(run):
+    def counting(run, device):
         recorded.append(1)
-        return recorder(run)
+        return recorder(run, device)
 
     model = CapturedModel(native(make_gpt2()), recorder=counting)
     engine = Engine(model, Letters())
@@ -86,7 +86,7 @@ def test_a_run_records_before_its_clock_starts_and_the_next_one_nothing():
 
 
 def test_a_gpu_that_refuses_is_one_sentence():
-    def refusing(run):
+    def refusing(run, device):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     engine = Engine(CapturedModel(native(make_gpt2()), recorder=refusing), Letters())
